@@ -355,17 +355,6 @@ pub fn close_range_on_exec(first: u32) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
-/// Has the allocator keep as many bytes of freed memory, where it would give them back to the kernel: for a process that frees and
-/// needs megabytes again and again, since new pages cost more than what is done with them.
-pub fn keep_freed_memory(bytes: c_int) {
-    #[cfg(target_env = "gnu")]
-    for (parameter, value) in [(libc::M_TRIM_THRESHOLD, bytes), (libc::M_MMAP_THRESHOLD, bytes.min(32 << 20))]
-    {
-        // SAFETY: the call has no pointer. It refuses what it does not know.
-        unsafe { libc::mallopt(parameter, value) };
-    }
-}
-
 /// Ends the process without destructors and exit handlers. Async-signal-safe.
 pub fn exit_now(status: c_int) -> ! {
     // SAFETY: the call has no precondition.

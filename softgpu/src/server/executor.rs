@@ -32,8 +32,6 @@ use crate::driver::Ledger;
 
 /// Connections that one client may have at a time.
 const MAX_CHANNELS: usize = 1024;
-/// Freed memory that is kept: the waves of a full GPU, which are stopped and started again at every preemption.
-const KEPT_BYTES: i32 = 64 << 20;
 
 /// Runs an executor to the end of its client, the process `client`. The broker is at the other end of stdin. `tries` says how
 /// often it has executed itself again for the sake of its addresses.
@@ -46,7 +44,6 @@ pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
     sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
     window::check()?;
     raise_descriptor_limit();
-    linux::keep_freed_memory(KEPT_BYTES);
     let mut buffer = ReceiveBuffer::new();
     let seed = wire::receive::<Seed>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
     let Seed { slot, source, records, control: orders, restored } = seed.message;
