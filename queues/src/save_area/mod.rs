@@ -57,18 +57,12 @@ pub fn write_waves(
     save_bytes: u32,
     waves: &[WaveRecord],
 ) -> Result<WaveState, SaveAreaError> {
-    if area.len() < to_usize(save_bytes) {
-        return Err(SaveAreaError::Area {
-            area: area.len(),
-            control_stack: ctl_stack_bytes,
-            save: save_bytes,
-        });
-    }
+    let length = area.len();
     let put = |offset: usize, bytes: &[u8]| -> Result<(), SaveAreaError> {
         area[offset..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     };
-    let state = put_waves(ctl_stack_bytes, save_bytes, waves, put)?;
+    let state = put_in(length, ctl_stack_bytes, save_bytes, waves, put)?;
     area[..WaveState::BYTES].copy_from_slice(&state.to_bytes());
     Ok(state)
 }
@@ -82,10 +76,21 @@ pub fn put_waves<E: From<SaveAreaError>>(
     ctl_stack_bytes: u32,
     save_bytes: u32,
     waves: &[impl Borrow<WaveRecord>],
+    put: impl FnMut(usize, &[u8]) -> Result<(), E>,
+) -> Result<WaveState, E> {
+    put_in(to_usize(save_bytes), ctl_stack_bytes, save_bytes, waves, put)
+}
+
+/// As [`put_waves`], into an area of so many bytes.
+fn put_in<E: From<SaveAreaError>>(
+    area: usize,
+    ctl_stack_bytes: u32,
+    save_bytes: u32,
+    waves: &[impl Borrow<WaveRecord>],
     mut put: impl FnMut(usize, &[u8]) -> Result<(), E>,
 ) -> Result<WaveState, E> {
     let plan = Plan::new(waves)?;
-    let state = plan.place(ctl_stack_bytes, save_bytes)?;
+    let state = plan.place(area, ctl_stack_bytes, save_bytes)?;
     let stack: Vec<u8> = plan.words.iter().flat_map(|word| word.to_le_bytes()).collect();
     put(to_usize(state.control_stack_offset), &stack)?;
     let mut end = to_usize(state.wave_state_offset);
@@ -190,10 +195,10 @@ impl Plan {
         Ok(plan)
     }
 
-    fn place(&self, ctl_stack_bytes: u32, save_bytes: u32) -> Result<WaveState, SaveAreaError> {
+    fn place(&self, area: usize, ctl_stack_bytes: u32, save_bytes: u32) -> Result<WaveState, SaveAreaError> {
         let (stack, save) = (to_usize(ctl_stack_bytes), to_usize(save_bytes));
-        if stack < HEADER_BYTES || !stack.is_multiple_of(4) || save < stack {
-            return Err(SaveAreaError::Area { area: save, control_stack: ctl_stack_bytes, save: save_bytes });
+        if stack < HEADER_BYTES || !stack.is_multiple_of(4) || save < stack || area < save {
+            return Err(SaveAreaError::Area { area, control_stack: ctl_stack_bytes, save: save_bytes });
         }
         let fits = |wanted: usize, available: usize| {
             u32::try_from(wanted).ok().filter(|&wanted| to_usize(wanted) <= available)

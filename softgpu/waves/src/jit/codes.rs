@@ -22,6 +22,12 @@ pub(super) const SUB: Codes =
     Codes { z: Code::EVEX_Vpsubd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsubd_ymm_ymm_ymmm256 };
 pub(super) const MOVE: Codes =
     Codes { z: Code::EVEX_Vmovdqa32_zmm_k1z_zmmm512, y: Code::VEX_Vmovdqa_ymm_ymmm256 };
+/// A dword, of memory or the lowest one of a register, to all lanes.
+pub(super) const BROADCAST: Codes =
+    Codes { z: Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, y: Code::VEX_Vpbroadcastd_ymm_xmmm32 };
+/// Lanes of the last operand by the numbers in the one before it.
+pub(super) const PERMUTE: Codes =
+    Codes { z: Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpermd_ymm_ymm_ymmm256 };
 /// Shifts by an immediate, which may be 32 or more.
 pub(super) const LEFT_BY: Codes =
     Codes { z: Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, y: Code::VEX_Vpslld_ymm_ymm_imm8 };

@@ -16,7 +16,6 @@ use super::mix;
 use super::transcend::half;
 use crate::step::{Kind, OUT_HIGH, Src, Step, mods};
 
-const BROADCAST: Code = Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32;
 pub(super) const COMPARE_PS: Code = Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae;
 /// Predicates of vcmpps.
 pub(super) const ORDERED: i32 = 0x07;
@@ -135,7 +134,7 @@ fn to_i32(g: &mut Gen, s: &Step, c: usize, down: bool) {
     g.asm.op4(COMPARE_PS, Register::K6, a, limit, NOT_BELOW);
     g.asm.zeroed(Code::EVEX_Vcvttps2dq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
     let most = g.asm.constant_once(i32::MAX as u32);
-    g.asm.masked(BROADCAST, Register::K6, &[t.into(), most.into()]);
+    g.asm.masked(codes::BROADCAST.z, Register::K6, &[t.into(), most.into()]);
     g.result(s.dst, 0, c, t);
 }
 

@@ -9,6 +9,7 @@
 
 use iced_x86::{Code, Register};
 
+use super::codes;
 use super::dpp_avx2;
 use super::floats::Floats;
 use super::generator::{Access, Emit, Gen, Wide};
@@ -16,8 +17,6 @@ use super::lane;
 use crate::step::{FLAG_DPP_MASK, Step};
 use crate::valu::cross::{self, DPP_BOUND_CTRL, DPP_FETCH_INACTIVE, DPP8};
 use crate::wave::EXEC;
-
-const PERMUTE: Code = Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32;
 
 /// Lanes of a row and what a DPP instruction does to them.
 pub(super) struct Pattern {
@@ -94,7 +93,7 @@ impl Pattern {
             let t = g.temporary();
             let exec = g.exec(c);
             g.asm.op2(Code::EVEX_Vpmovm2d_zmm_kr, t, exec);
-            g.asm.op3(PERMUTE, t, numbers, t);
+            g.asm.op3(codes::PERMUTE.z, t, numbers, t);
             g.asm.op2(Code::EVEX_Vpmovd2m_kr_zmm, Register::K6, t);
             g.asm.op3(Code::VEX_Kandw_kr_kr_kr, k, k, Register::K6);
         }
@@ -133,11 +132,11 @@ fn prepare(g: &mut Gen, s: &Step, c: usize) {
     let numbers = pattern.numbers(g);
     if everything {
         let d = g.destination(s.dst, 0, c, false);
-        return g.asm.op3(PERMUTE, d, numbers, a);
+        return g.asm.op3(codes::PERMUTE.z, d, numbers, a);
     }
     pattern.sources(g, Register::K5, numbers, c);
     let d = g.destination(s.dst, 0, c, false);
-    g.asm.zeroed(PERMUTE, Register::K5, &[d.into(), numbers.into(), a.into()]);
+    g.asm.zeroed(codes::PERMUTE.z, Register::K5, &[d.into(), numbers.into(), a.into()]);
 }
 
 /// The operation under its own mask instead of EXEC's.

@@ -8,7 +8,7 @@
 use iced_x86::{Code, Register};
 
 use super::asm::Arg;
-use super::codes::{AND, LOAD};
+use super::codes::{self, AND, LOAD};
 use super::dpp::Pattern;
 use super::floats::Floats;
 use super::generator::{Gen, MASK};
@@ -17,7 +17,6 @@ use crate::step::Step;
 use crate::valu::cross::DPP8;
 use crate::wave::EXEC;
 
-const PERMUTE: Code = Code::VEX_Vpermd_ymm_ymm_ymmm256;
 const BLEND: Code = Code::VEX_Vpblendd_ymm_ymm_ymmm256_imm8;
 
 /// The lanes of one piece.
@@ -54,10 +53,10 @@ impl Part {
     /// A temporary with the source lanes from this piece, `own`, and from the other one.
     fn permuted(&self, g: &mut Gen, numbers: Register, own: Register, other: Option<Register>) -> Register {
         let r = g.temporary();
-        g.asm.op3(PERMUTE, r, numbers, own);
+        g.asm.op3(codes::PERMUTE.y, r, numbers, own);
         if let Some(other) = other {
             let t = g.temporary();
-            g.asm.op3(PERMUTE, t, numbers, other);
+            g.asm.op3(codes::PERMUTE.y, t, numbers, other);
             g.asm.op4(BLEND, r, r, t, i32::from(self.other));
         }
         r

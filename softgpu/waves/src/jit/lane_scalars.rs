@@ -10,14 +10,13 @@ use softgpu_isa::Op;
 
 use super::asm::{ROW_BIAS, ROWS};
 use super::generator::{Access, Gen};
-use super::scalar::{A as VALUE, B as LANE, B64, load, place};
+use super::scalar::{A as VALUE, B as LANE, B64, known, load, place};
 use super::transfer::at;
-use crate::step::{Kind, Src, Step};
+use crate::step::{Kind, Step};
 use crate::wave::EXEC;
 
 /// The row of which a lane is read or written, if `step` is one of these.
 fn row_of(step: &Step) -> Option<u16> {
-    let known = |s: &Src| matches!(s.kind, Kind::Scalar | Kind::Const | Kind::ConstSigned);
     match step.op? {
         Op::V_READFIRSTLANE_B32 => (step.src[0].kind == Kind::Vgpr).then_some(step.src[0].index),
         Op::V_READLANE_B32 => {

@@ -45,8 +45,7 @@ impl Gen {
 
     /// A scalar's bits for a piece change: what has the old ones is not kept.
     fn forget_bits(&mut self, bits: Bits) {
-        let both = 3u128.checked_shl(bits.index.into()).unwrap_or(0);
-        self.regs.forget_masks(both, Some(bits.c));
+        self.regs.forget_masks(bits.scalars(), Some(bits.c));
     }
 
     /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: a

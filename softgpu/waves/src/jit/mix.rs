@@ -11,13 +11,11 @@ use super::codes;
 use super::convert::{NEAREST, half_result, narrow, wide_source};
 use super::floats::Floats;
 use super::generator::{Emit, Gen, Wide};
-use super::transcend::half;
+use super::transcend::{UNORDERED, half};
 use crate::step::Step;
 
 /// Predicate of vcmppd: not equal, and neither is a NaN.
 const DIFFERENT_NUMBERS: i32 = 0x0C;
-/// Predicate of vcmpps.
-const UNORDERED: i32 = 0x03;
 /// vshufps: the odd dwords of both sources.
 const ODD_DWORDS: i32 = 0xDD;
 

@@ -18,12 +18,8 @@ impl Gen {
     }
 
     /// `value` in all lanes of `register`.
-    fn broadcast(&mut self, register: Register, from: MemoryOperand) {
-        let code = match self.wide {
-            Wide::Z => Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32,
-            Wide::Y => Code::VEX_Vpbroadcastd_ymm_xmmm32,
-        };
-        self.asm.op2(code, register, from);
+    pub(super) fn broadcast(&mut self, register: Register, from: MemoryOperand) {
+        self.op2(codes::BROADCAST, register, from);
     }
 
     fn zero(&mut self, register: Register) {

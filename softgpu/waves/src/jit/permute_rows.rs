@@ -7,16 +7,11 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
-use super::asm::{Arg, SCALARS, memory};
+use super::asm::Arg;
 use super::codes;
 use super::generator::{Access, Emit, Gen, Wide};
 use crate::step::{Kind, Src, Step};
 use crate::wave::EXEC;
-
-const PERMUTE_Z: Code = Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32;
-const PERMUTE_Y: Code = Code::VEX_Vpermd_ymm_ymm_ymmm256;
-const BROADCAST_Z: Code = Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32;
-const BROADCAST_Y: Code = Code::VEX_Vpbroadcastd_ymm_xmmm32;
 
 /// Bits of the step's flags, from op_sel: inactive lanes are read; they are read as zero.
 const FETCH_INACTIVE: u16 = 1;
@@ -66,12 +61,11 @@ fn emit(g: &mut Gen, s: &Step, c: usize) {
 
 /// A register with `s` in all lanes, to be changed.
 fn spread(g: &mut Gen, s: &Src) -> Register {
-    let t = g.temporary();
-    let place = match s.kind {
-        Kind::Scalar => memory(SCALARS, 4 * i64::from(s.index), false),
-        _ => g.asm.constant_once(s.value),
-    };
-    g.asm.op2(if g.wide == Wide::Z { BROADCAST_Z } else { BROADCAST_Y }, t, place);
+    if s.kind != Kind::Scalar {
+        return g.constant(s.value);
+    }
+    let (t, from) = (g.temporary(), g.scalar(s.index));
+    g.broadcast(t, from);
     t
 }
 
@@ -100,7 +94,7 @@ fn rows(g: &mut Gen, s: &Step, c: usize, sources: &[Register]) {
         let place = g.place(g.piece(s.dst, 0, c + to));
         let store = Code::EVEX_Vmovdqa32_zmmm512_k1z_zmm;
         if !g.masked {
-            g.asm.op3(PERMUTE_Z, t, select, sources[from]);
+            g.asm.op3(codes::PERMUTE.z, t, select, sources[from]);
             g.asm.op2(store, place, t);
             continue;
         }
@@ -108,17 +102,17 @@ fn rows(g: &mut Gen, s: &Step, c: usize, sources: &[Register]) {
         let mut k = written;
         if s.flags & FETCH_INACTIVE == 0 {
             g.asm.op2(Code::EVEX_Vpmovm2d_zmm_kr, t, read);
-            g.asm.op3(PERMUTE_Z, t, select, t);
+            g.asm.op3(codes::PERMUTE.z, t, select, t);
             g.asm.op2(Code::EVEX_Vpmovd2m_kr_zmm, active, t);
             if s.flags & ZERO != 0 {
-                g.asm.zeroed(PERMUTE_Z, active, &[t.into(), select.into(), sources[from].into()]);
+                g.asm.zeroed(codes::PERMUTE.z, active, &[t.into(), select.into(), sources[from].into()]);
                 g.asm.masked(store, k, &[place.into(), t.into()]);
                 continue;
             }
             g.asm.op3(Code::VEX_Kandw_kr_kr_kr, active, active, written);
             k = active;
         }
-        g.asm.op3(PERMUTE_Z, t, select, sources[from]);
+        g.asm.op3(codes::PERMUTE.z, t, select, sources[from]);
         g.asm.masked(store, k, &[place.into(), t.into()]);
     }
 }
@@ -131,8 +125,8 @@ fn halves(g: &mut Gen, s: &Step, c: usize, sources: &[Register]) {
     // `to` = lanes of the two; it may be the first of them.
     let permute =
         |g: &mut Gen, to: Register, t: Register, select: Register, which: Register, from: [Register; 2]| {
-            g.asm.op3(PERMUTE_Y, t, select, from[1]);
-            g.asm.op3(PERMUTE_Y, to, select, from[0]);
+            g.asm.op3(codes::PERMUTE.y, t, select, from[1]);
+            g.asm.op3(codes::PERMUTE.y, to, select, from[0]);
             g.asm.op4(codes::BLEND_Y, to, to, t, which);
         };
     for to in 0..4 {

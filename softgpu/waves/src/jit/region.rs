@@ -144,7 +144,9 @@ impl Emitter<'_> {
         let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
         if lanes == 0 && !transfers {
             for m in &micros {
-                self.scalar(m);
+                if let Micro::Scalar(item) = m {
+                    self.scalar_step(item.index);
+                }
             }
             return;
         }
@@ -181,12 +183,6 @@ impl Emitter<'_> {
         let exec = self.g.scalar(EXEC as u16);
         self.g.asm.op2(code, exec, -1);
         self.g.asm.jump(Code::Jne_rel32_64, any);
-    }
-
-    pub(super) fn scalar(&mut self, m: &Micro) {
-        if let Micro::Scalar(item) = m {
-            self.scalar_step(item.index);
-        }
     }
 
     /// A scalar step between lane-wise operations.

@@ -30,10 +30,9 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Whether these scalars may have them: in a wave64, a mask is two.
-    fn may_be_of(self, scalars: u128) -> bool {
-        let both = 3u128.checked_shl(self.index.into()).unwrap_or(0);
-        scalars & both != 0
+    /// The scalars that may have them, as bits: in a wave64, a mask is two.
+    pub(super) fn scalars(self) -> u128 {
+        3u128.checked_shl(self.index.into()).unwrap_or(0)
     }
 }
 
@@ -86,7 +85,11 @@ impl Regs {
 
     /// The register that holds `piece`.
     pub(super) fn find(&self, piece: Piece) -> Option<u8> {
-        self.slots.iter().position(|s| s.holds == Holds::Piece(piece)).map(|k| k as u8)
+        self.holding(Holds::Piece(piece))
+    }
+
+    fn holding(&self, holds: Holds) -> Option<u8> {
+        self.slots.iter().position(|s| s.holds == holds).map(|k| k as u8)
     }
 
     pub(super) fn pin(&mut self, register: u8) {
@@ -129,7 +132,7 @@ impl Regs {
 
     /// The register that has `value` in all lanes.
     pub(super) fn find_constant(&self, value: u32) -> Option<u8> {
-        self.slots.iter().position(|s| s.holds == Holds::Constant(value)).map(|k| k as u8)
+        self.holding(Holds::Constant(value))
     }
 
     /// A register for a constant that no register has; it is kept as long as no piece needs the register.
@@ -139,7 +142,7 @@ impl Regs {
 
     /// The register that has these bits as lanes.
     pub(super) fn find_mask(&self, bits: Bits) -> Option<u8> {
-        self.slots.iter().position(|s| s.holds == Holds::Mask(bits)).map(|k| k as u8)
+        self.holding(Holds::Mask(bits))
     }
 
     /// Makes a temporary the register of a scalar's bits, which are in memory as well. It is kept as long as no piece needs it.
@@ -164,7 +167,7 @@ impl Regs {
 
     /// Scalars change: forgets their bits for piece `c`, or for all.
     pub(super) fn forget_masks(&mut self, scalars: u128, c: Option<usize>) {
-        let changes = |bits: Bits| bits.may_be_of(scalars) && c.is_none_or(|c| c == bits.c);
+        let changes = |bits: Bits| bits.scalars() & scalars != 0 && c.is_none_or(|c| c == bits.c);
         self.forget(|holds| matches!(holds, Holds::Mask(bits) if changes(bits)));
         for kept in &mut self.kept {
             kept.take_if(|bits| changes(*bits));

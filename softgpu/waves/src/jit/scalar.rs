@@ -39,7 +39,8 @@ pub(super) enum Then {
     Flag(Code),
 }
 
-fn known(s: &Src) -> bool {
+/// Whether [`load`] knows how to load it.
+pub(super) fn known(s: &Src) -> bool {
     match s.kind {
         Kind::Scalar | Kind::Const | Kind::ConstSigned => true,
         Kind::Special => s.index == SPECIAL_SCC,

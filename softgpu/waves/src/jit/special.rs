@@ -22,7 +22,6 @@ const CLASS: Code = Code::EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8;
 const COMPARE: Code = Code::EVEX_Vpcmpd_kr_k1_zmm_zmmm512b32_imm8;
 const COMPARE_UNSIGNED: Code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
 const NONE_SET: Code = Code::EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32;
-const BROADCAST: Code = Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32;
 const SELECT: Code = Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8;
 
 const K5: Register = Register::K5;
@@ -180,7 +179,7 @@ impl Gen {
     /// `r = value` where `k`.
     fn put_constant_where(&mut self, k: Register, r: Register, value: u32) {
         let place = self.asm.constant_once(value);
-        self.asm.masked(BROADCAST, k, &[r.into(), place.into()]);
+        self.asm.masked(codes::BROADCAST.z, k, &[r.into(), place.into()]);
     }
 
     fn compare(&mut self, code: Code, k: Register, a: Register, value: u32, predicate: i32) {
@@ -296,7 +295,7 @@ fn divide_fma(g: &mut Gen, s: &Step, c: usize) {
     g.asm.masked(COMPARE_PS, K6, &[K5.into(), x.into(), x.into(), ORDERED.into()]);
     // Scaling is up for exponents from 128 on, whose highest bit is set.
     let (up, down) = (2f32.powi(64).to_bits(), g.asm.constant_once(2f32.powi(-64).to_bits()));
-    g.asm.op2(BROADCAST, factor, down);
+    g.asm.op2(codes::BROADCAST.z, factor, down);
     let highest = g.asm.constant(0x4000_0000);
     g.asm.op3(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, K7, x, highest);
     g.put_constant_where(K7, factor, up);

@@ -38,8 +38,8 @@ pub(crate) mod how {
     pub(crate) const WIDE: u32 = 1 << 18;
 }
 
-/// Whether `step` is done here, of waves whose registers have so many rows: its factors are registers, and its addend, a register or a
-/// constant, is at the place of the result or apart from it.
+/// Whether `step` is done here: its factors are registers, and its addend is a constant, or in the registers of the result or in others
+/// than those.
 pub(crate) fn is_plain(step: &Step) -> bool {
     let apart = |c: u16, d: u16| c == d || c.abs_diff(d) as usize >= ROWS;
     matches!(step.op, Some(Op::V_WMMA_F32_16X16X16_F16 | Op::V_WMMA_F32_16X16X16_BF16))

@@ -241,11 +241,7 @@ impl Gen {
 
     /// `to` = the first lane of `from` in all lanes.
     fn in_all_lanes(&mut self, to: Register, from: Register) {
-        let code = match self.wide {
-            Wide::Z => Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32,
-            Wide::Y => Code::VEX_Vpbroadcastd_ymm_xmmm32,
-        };
-        self.asm.op2(code, to, low128(from));
+        self.op2(codes::BROADCAST, to, low128(from));
     }
 
     /// `to` += `by`.

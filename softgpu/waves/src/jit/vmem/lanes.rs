@@ -116,13 +116,9 @@ impl Gen {
     }
 
     pub(super) fn broadcast_dwords(&mut self, rows: &[Register], from: MemoryOperand) {
-        let code = match self.wide {
-            Wide::Z => Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32,
-            Wide::Y => Code::VEX_Vpbroadcastd_ymm_xmmm32,
-        };
         for (d, &row) in rows.iter().enumerate() {
             let place = MemoryOperand { displacement: from.displacement + 4 * d as i64, ..from };
-            self.asm.op2(code, row, place);
+            self.broadcast(row, place);
         }
     }
 
