@@ -11,10 +11,12 @@ use crate::env::{Identity, LDS_DWORDS};
 use crate::exception::Cause;
 use crate::facts::Fact;
 use crate::predecode::Shape;
-use crate::wave::{NAMED_SCALARS, Row, TTMP, Wave, status};
+use crate::wave::{Row, SINK, TTMP, VCC, Wave, status};
 
 /// Workgroups that may be resident (started, not finished) at a time: as many as a large chip holds.
 pub const MAX_RESIDENT: usize = 256;
+/// SGPRs that a wave may start with: sixteen of the client's, and the workgroup's numbers behind them.
+const STARTING_SGPRS: usize = 32;
 /// STATUS bits of a running wave: SCRATCH_EN 29, VALID 16, IN_TG 11.
 const STATUS_VALID: u32 = 1 << 16;
 const STATUS_IN_GROUP: u32 = 1 << 11;
@@ -250,11 +252,11 @@ impl Plan {
         self.places.map_or(0, |places| places.place(w.flat_scratch))
     }
 
-    /// Puts `waves` into the state in which those of workgroup `id` start; `place` is the workgroup's in the scratch. VGPRs
-    /// that are not part of that state keep what the last wave of this process left in them, as in hardware.
+    /// Puts `waves` into the state in which those of workgroup `id` start; `place` is the workgroup's in the scratch. SGPRs and
+    /// VGPRs that are not part of that state keep what the last wave of this process left in them, as in hardware.
     pub(crate) fn start(&self, waves: &mut [Wave], id: [u32; 3], place: usize) {
         let extent = self.extent(id).map(|n| n.clamp(1, 1024));
-        let mut scalars = [0; NAMED_SCALARS];
+        let mut scalars = [0; STARTING_SGPRS];
         scalars[..16].copy_from_slice(&self.sgprs);
         let info = self.layout.workgroup_info.map(|place| (place, waves.len() as u32 & 0x3F));
         let ids = self.layout.workgroup_id.iter().zip(id).filter_map(|(place, id)| Some(((*place)?, id)));
@@ -263,10 +265,18 @@ impl Plan {
                 *s = value;
             }
         }
-        scalars[TTMP + 6] = self.dispatch_index;
-        scalars[TTMP + 8..TTMP + 11].copy_from_slice(&id);
+        let mut special = [0; SINK - VCC];
+        special[TTMP + 6 - VCC] = self.dispatch_index;
+        special[TTMP + 8 - VCC..TTMP + 11 - VCC].copy_from_slice(&id);
+        let items = self.items.filter(|_| extent == self.group.map(|n| n.clamp(1, 1024)));
+        // CAST: a workgroup has at most 1,024³ items, of which 1,024 are in waves.
+        let present = extent.iter().map(|&n| u64::from(n)).product::<u64>().min(u64::from(u32::MAX)) as u32;
+        let lanes = self.shape.halves as u32 * 32;
+        let is_line = extent[1] == 1 && extent[2] == 1;
+        let mut first = 0;
         for (index, w) in waves.iter_mut().enumerate() {
-            w.s[..NAMED_SCALARS].copy_from_slice(&scalars);
+            w.s[..STARTING_SGPRS].copy_from_slice(&scalars);
+            w.s[VCC..SINK].copy_from_slice(&special);
             w.s[TTMP + 11] = index as u32 & 0x3F;
             w.scc = 0;
             w.cause = None;
@@ -286,33 +296,27 @@ impl Plan {
                 w.status |= STATUS_SCRATCH;
                 w.flat_scratch = places.address(place, index);
             }
-            self.work_item_ids(w, extent, index);
+            let in_wave = present.saturating_sub(first).min(lanes);
+            w.set_exec(if in_wave >= 64 { u64::MAX } else { (1 << in_wave) - 1 });
+            w.items = items.filter(|_| in_wave == lanes);
+            if is_line {
+                // Lanes that do not exist are never active; giving them numbers too keeps the loop simple.
+                for (half, row) in w.v.iter_mut().enumerate().take(self.shape.halves) {
+                    count_up(row, first + 32 * half as u32);
+                }
+            } else {
+                self.work_item_ids(w, extent, first, in_wave);
+            }
+            first += lanes;
         }
     }
 
-    /// v0 = x | y << 10 | z << 20 as far as the kernel asked for (compilers leave a mask out where it asked for x only), and
-    /// EXEC = items present.
-    fn work_item_ids(&self, w: &mut Wave, [nx, ny, nz]: [u32; 3], index: usize) {
-        let lanes = w.lanes() as u32;
-        // CAST: a workgroup has at most 1,024 waves and 1,024³ items.
-        let items = u64::from(nx) * u64::from(ny) * u64::from(nz);
-        let first = index as u64 * u64::from(lanes);
-        let present = items.saturating_sub(first).min(u64::from(lanes)) as u32;
-        w.set_exec(if present >= 64 { u64::MAX } else { (1 << present) - 1 });
-        w.items =
-            self.items.filter(|_| present == lanes && [nx, ny, nz] == self.group.map(|n| n.clamp(1, 1024)));
-        // CAST: `first` is below 1024 items of a workgroup.
-        let first = first as u32;
-        if ny == 1 && nz == 1 {
-            // Lanes that do not exist are never active; giving them numbers too keeps the loop simple.
-            for (half, row) in w.v.iter_mut().enumerate().take(w.halves) {
-                count_up(row, first + 32 * half as u32);
-            }
-            return;
-        }
+    /// v0 = x | y << 10 | z << 20 of the `present` work-items from number `first` on, as far as the kernel asked for (compilers
+    /// leave a mask out where it asked for x only).
+    fn work_item_ids(&self, w: &mut Wave, [nx, ny, _]: [u32; 3], first: u32, present: u32) {
         let asked = asked(self.work_item_dimensions);
         let [mut x, mut y, mut z] = [first % nx, first / nx % ny, first / nx / ny];
-        if nx % 32 == 0 && present == lanes {
+        if nx % 32 == 0 && present == w.lanes() as u32 {
             // Whole halves lie in one line.
             for row in w.v.iter_mut().take(w.halves) {
                 count_up(row, (x | y << 10 | z << 20) & asked);
