@@ -26,7 +26,7 @@ pub(super) struct Pair {
 
 /// The low half of an addend of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Low {
+pub(super) enum Low {
     /// Of a known pair, whose first register was this.
     Pair(usize),
     /// Of 32 bits: its high half must be zero.
@@ -37,13 +37,13 @@ enum Low {
 
 /// A sum of low halves, whose carries are still in the mask that they were written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Carry {
+pub(super) struct Carry {
     mask: u16,
     /// The register of the sum.
     sum: usize,
     parts: [Low; 2],
-    stride: u32,
-    width: u8,
+    pub stride: u32,
+    pub width: u8,
 }
 
 /// What is known at one place.
@@ -84,6 +84,11 @@ impl Facts {
             carry: None,
             ones: self.ones & other.ones,
         }
+    }
+
+    /// Halves of 32 lanes.
+    pub(super) fn halves(&self) -> usize {
+        self.halves
     }
 
     fn has_all_lanes(&self) -> bool {
@@ -233,7 +238,7 @@ impl Facts {
     }
 
     /// The fact about the first register that `step` writes; `None` if it may write others, too.
-    fn result(&self, step: &Step) -> Option<Fact> {
+    pub(super) fn result(&self, step: &Step) -> Option<Fact> {
         let op = step.op?;
         if step.out != 0 || step.flags & FLAG_DPP_MASK != 0 {
             return None;
@@ -280,7 +285,7 @@ impl Facts {
     }
 
     /// The fact about the second register that `step` writes, and what is known of both.
-    fn long_result(&self, step: &Step) -> Option<(Fact, Option<Pair>)> {
+    pub(super) fn long_result(&self, step: &Step) -> Option<(Fact, Option<Pair>)> {
         if step.op != Some(Op::V_LSHLREV_B64) {
             return None;
         }
@@ -308,7 +313,7 @@ impl Facts {
     }
 
     /// A sum of low halves (`Ok`), or the pair that a sum of high halves completes.
-    fn sum(&self, step: &Step) -> Option<Result<Carry, Pair>> {
+    pub(super) fn sum(&self, step: &Step) -> Option<Result<Carry, Pair>> {
         if step.out != 0 || step.flags != 0 {
             return None;
         }
@@ -343,7 +348,7 @@ impl Facts {
         }
     }
 
-    fn low(&self, s: &Src) -> Option<(Low, u32, u8)> {
+    pub(super) fn low(&self, s: &Src) -> Option<(Low, u32, u8)> {
         match s.kind {
             Kind::Scalar | Kind::Const | Kind::ConstSigned => Some((Low::Uniform, 0, 5)),
             Kind::Vgpr => {

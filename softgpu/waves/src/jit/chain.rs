@@ -52,7 +52,8 @@ fn chain_length(links: &[Link]) -> usize {
         Some(access) => links[..access].iter().rposition(Link::is_boundary).map_or(0, |last| last + 1),
         None => links.len(),
     };
-    let has_lanes = |part: &&[Link]| part.iter().any(|link| matches!(link, Link::Unit(Unit::Lanes(_))));
+    let has_lanes =
+        |part: &&[Link]| part.iter().any(|link| matches!(link, Link::Unit(unit) if unit.lanes().is_some()));
     let parts = links[..length].split_inclusive(Link::is_boundary).filter(has_lanes).count();
     if parts >= 2 { length } else { 0 }
 }
@@ -226,10 +227,11 @@ impl Emitter<'_> {
         let mut list = Vec::new();
         for link in links {
             match link {
-                Link::Unit(Unit::Lanes(items)) => {
-                    list.extend(self.lanes(items, masked).into_iter().map(|(item, c)| Work::Lane(item, c)));
+                Link::Unit(Unit::One(item)) if item.lane().is_none() => list.push(Work::Scalar(*item)),
+                Link::Unit(unit) => {
+                    let operations = self.lanes(unit.lanes().unwrap_or_default(), masked);
+                    list.extend(operations.into_iter().map(|(item, c)| Work::Lane(item, c)));
                 }
-                Link::Unit(Unit::One(item)) => list.push(Work::Scalar(*item)),
                 Link::Exit(item) => list.push(Work::Exit(*item)),
                 Link::Head(block) => list.push(Work::Head(*block)),
             }

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
 use super::context::{Exit, JitContext, Turn, WAVES};
+use super::first_lanes::FIRSTS;
 use super::transfer::KNOWN;
 use super::{asm, emit, generator, memory};
 use crate::code::Waves;
@@ -217,6 +218,7 @@ impl Compiled {
             lanes: [const { MaybeUninit::uninit() }; 16],
             values: [const { MaybeUninit::uninit() }; 8],
             turns,
+            firsts: [const { MaybeUninit::uninit() }; FIRSTS],
             known: [const { MaybeUninit::uninit() }; KNOWN],
         };
         Activation { compiled: self, first, offset, count, current: &mut waves.current, context }

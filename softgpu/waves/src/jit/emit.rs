@@ -174,8 +174,9 @@ impl<'a> Emitter<'a> {
         let mut links: Vec<Link> = Vec::new();
         let mut branched = false;
         for n in k..after {
-            let units =
-                flow::units(self.program, self.head_of(n), self.head_of(n + 1), self.g.wide, self.floats);
+            let (from, to) = (self.head_of(n), self.head_of(n + 1));
+            let progressions = self.progressions(n, from, to);
+            let units = flow::units(self.program, from, to, self.g.wide, self.floats, &progressions);
             if after == k + 1 {
                 if self.resident_loop(first, end, &units) {
                     return;
@@ -202,7 +203,7 @@ impl<'a> Emitter<'a> {
                 }
                 self.factors.forget(&item.touch);
                 match item.what {
-                    What::Transfer(_) => links.push(Link::Unit(unit)),
+                    What::Transfer(_) | What::Progression(_) => links.push(Link::Unit(unit)),
                     What::Scalar if self.is_inline(&item) => links.push(Link::Unit(unit)),
                     What::Branch if n + 1 < after => links.push(Link::Exit(item)),
                     What::Branch => {

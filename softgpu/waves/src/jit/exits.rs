@@ -8,6 +8,7 @@ use iced_x86::{Code, Register};
 use super::asm::{ENV, Label, context, wave_field};
 use super::context::{Exit, JitContext};
 use super::emit::Emitter;
+use super::first_lanes::{ByHandler, Steady};
 use super::regs::Spill;
 use super::{flow, scalar};
 use crate::step::Step;
@@ -17,14 +18,30 @@ use crate::wave::Wave;
 pub(super) enum Cold {
     /// Count, then leave with this exit and step.
     Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<Spill> },
-    /// An access that is not done inline: the handler does it.
-    Slow { label: Label, resume: Label, count: i32, step: usize, dirty: Vec<Spill>, held: Vec<Spill> },
+    /// A step that is not done inline after all.
+    Slow(Box<Slow>),
     /// A branch to the block at this step.
     Branch { label: Label, count: i32, backward: bool, target: usize, dirty: Vec<Spill> },
     /// Lanes are inactive from here on: the variant for any goes on.
     Other { label: Label, dirty: Vec<Spill>, held: Vec<Spill>, resume: Label },
     /// A handler returned another flow than `Next` (in EAX).
     Flow { label: Label, count: i32, step: usize },
+}
+
+/// A step that its handler does, after which code goes on in line.
+pub(super) struct Slow {
+    pub label: Label,
+    pub resume: Label,
+    pub count: i32,
+    pub step: usize,
+    /// Another one that is done behind it.
+    pub then: Option<usize>,
+    pub dirty: Vec<Spill>,
+    /// Rows that are stored as well, from their first lanes.
+    pub pending: Vec<Steady>,
+    pub held: Vec<Spill>,
+    /// If the result's first lane is kept.
+    pub result: Option<ByHandler>,
 }
 
 impl Emitter<'_> {
@@ -35,8 +52,9 @@ impl Emitter<'_> {
         let check = self.checks.read;
         let is_inline = scalar::load_memory(&mut self.g.asm, &self.program.steps[index], check, slow);
         if is_inline {
-            let (dirty, held) = (Vec::new(), Vec::new());
-            self.cold.push(Cold::Slow { label: slow, resume, count, step: index, dirty, held });
+            let (dirty, pending, held) = (Vec::new(), Vec::new(), Vec::new());
+            let slow = Slow { label: slow, resume, count, step: index, then: None, dirty, pending, held, result: None };
+            self.cold.push(Cold::Slow(Box::new(slow)));
             self.g.asm.place(resume);
         }
         is_inline
@@ -126,12 +144,22 @@ impl Emitter<'_> {
                     self.g.asm.jump(Code::Jmp_rel32_64, resume);
                     continue;
                 }
-                Cold::Slow { label, resume, count, step, dirty, held } => {
+                Cold::Slow(slow) => {
+                    let Slow { label, resume, count, step, then, dirty, pending, held, result } = *slow;
                     self.g.asm.place(label);
                     self.g.store_all(&dirty);
+                    // All that registers hold is loaded again.
+                    self.g.store_pending(&pending, [0, 1]);
                     self.call_handler(step);
                     let stopped = self.g.asm.label();
                     self.g.asm.jump(Code::Jne_rel32_64, stopped);
+                    if let Some(step) = then {
+                        // Arithmetic: its handler returns nothing else.
+                        self.call_handler(step);
+                    }
+                    if let Some(result) = result {
+                        self.keep_result(&result);
+                    }
                     self.g.load_all(&held);
                     self.g.asm.jump(Code::Jmp_rel32_64, resume);
                     self.g.asm.place(stopped);

@@ -31,6 +31,8 @@ const MAX_BLOCK: usize = 1024;
 pub(super) enum What {
     /// Inline, lane-wise.
     Lane(Emit),
+    /// The same, but that the first lane will do while all are active.
+    Progression(Emit),
     /// Inline, on the scalar file, if `scalar::emit` can; by its handler otherwise.
     Scalar,
     /// Conditional or unconditional direct branch.
@@ -55,6 +57,14 @@ pub(super) struct Item {
 }
 
 impl Item {
+    /// How it is emitted for a piece, if it is lane-wise.
+    pub(super) fn lane(&self) -> Option<Emit> {
+        match self.what {
+            What::Lane(emit) | What::Progression(emit) => Some(emit),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_transfer(&self) -> bool {
         matches!(self.what, What::Transfer(_))
     }
@@ -64,6 +74,17 @@ impl Item {
 pub(super) enum Unit {
     Lanes(Vec<Item>),
     One(Item),
+}
+
+impl Unit {
+    /// The lane-wise steps, if it is some.
+    pub(super) fn lanes(&self) -> Option<&[Item]> {
+        match self {
+            Unit::Lanes(items) => Some(items),
+            Unit::One(item) if item.lane().is_some() => Some(std::slice::from_ref(item)),
+            Unit::One(_) => None,
+        }
+    }
 }
 
 /// Whether the block must end with `step`.
@@ -178,8 +199,15 @@ pub(super) fn classify(program: &Predecoded, index: usize, wide: Wide, floats: F
     }
 }
 
-/// The steps `from..to` in the order of emission.
-pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, floats: Floats) -> Vec<Unit> {
+/// The steps `from..to` in the order of emission; `progressions` says of which the first lane may do.
+pub(super) fn units(
+    program: &Predecoded,
+    from: usize,
+    to: usize,
+    wide: Wide,
+    floats: Floats,
+    progressions: &[bool],
+) -> Vec<Unit> {
     let mut units = Vec::new();
     let mut pending: Vec<Item> = Vec::new();
     let mut touched = Touch::default();
@@ -193,7 +221,10 @@ pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, fl
         *touched = Touch::default();
     };
     for index in from..to {
-        let item = classify(program, index, wide, floats);
+        let mut item = classify(program, index, wide, floats);
+        if let (What::Lane(emit), true) = (item.what, progressions[index - from]) {
+            item = Item { what: What::Progression(emit), loose: true, ..item };
+        }
         match item.what {
             What::Lane(_) => {
                 // A mask that is written lane by lane is complete only after the last piece.
@@ -232,7 +263,7 @@ pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, fl
 }
 
 /// Scalars that a lane-wise step reads the same in all lanes, as bits.
-fn scalar_data(step: &Step) -> u128 {
+pub(super) fn scalar_data(step: &Step) -> u128 {
     let row = step.op.map(info);
     step.src.iter().enumerate().fold(0, |set, (k, src)| {
         let slot = row.and_then(|row| row.src.get(k));

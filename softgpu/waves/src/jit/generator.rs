@@ -10,6 +10,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::analysis::Facts;
 use super::asm::{Arg, Asm, RENAMED, ROW_BIAS, ROWS, memory};
 use super::codes::Codes;
+use super::first_lanes::Steady;
 use super::regs::{NEVER, Piece, Regs, Spill};
 use super::transfer::{Addresses, Outlined};
 use crate::predecode::Shape;
@@ -70,6 +71,8 @@ pub(super) struct Gen {
     pub facts: Option<Facts>,
     /// The address registers about which something is known at this point of the code.
     pub addresses: Addresses,
+    /// The rows of which the first lane is known.
+    pub steady: Vec<Steady>,
     /// Rare patterns that are emitted out of line.
     pub outlined: Vec<Outlined>,
     /// No register was free for an operation: the code must not be used.
@@ -89,6 +92,7 @@ impl Gen {
             has_renamed: false,
             facts: None,
             addresses: Addresses::default(),
+            steady: Vec::new(),
             outlined: Vec::new(),
             exhausted: false,
         }
@@ -247,12 +251,14 @@ impl Gen {
         }
     }
 
-    /// Stores every register that is newer than memory, and forgets the pieces if `forget`.
+    /// Stores every register that is newer than memory, and forgets the pieces if `forget`; then rows of which only the first
+    /// lane is known, too.
     pub(super) fn write_back(&mut self, forget: bool) {
         for spill in self.regs.write_back() {
             self.store(spill);
         }
         if forget {
+            self.end_steady();
             self.regs.clear();
         }
     }

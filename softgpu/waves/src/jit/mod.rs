@@ -16,6 +16,7 @@
 //! switch     from wave to wave of a workgroup
 //! exits      calls of handlers, exits               dpp, dpp_avx2: permuted lanes
 //! copies, unrolled: several turns of a loop as one
+//! progressions, first_lanes: addresses by the first lane
 //! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
@@ -39,6 +40,7 @@ mod dpp;
 mod dpp_avx2;
 mod emit;
 mod exits;
+mod first_lanes;
 mod extremes;
 mod floats;
 mod flow;
@@ -54,6 +56,7 @@ mod operands;
 mod order;
 mod permute_rows;
 mod piecewise;
+mod progressions;
 mod region;
 mod regs;
 mod resident;

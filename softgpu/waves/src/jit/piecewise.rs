@@ -47,12 +47,16 @@ impl Emitter<'_> {
         let mut scalars = Touch::default();
         let mut addresses = HashSet::new();
         for unit in units {
-            match unit {
-                Unit::Lanes(items) if items.iter().all(stays_in_its_piece) => {
-                    items.iter().for_each(|item| all.add(&item.touch));
-                    lanes += items.len();
+            if let Some(items) = unit.lanes() {
+                if !items.iter().all(stays_in_its_piece) {
+                    break;
                 }
+                items.iter().for_each(|item| all.add(&item.touch));
+                lanes += items.len();
+            }
+            match unit {
                 Unit::One(item) => match item.what {
+                    _ if item.lane().is_some() => {}
                     What::Transfer(t) if self.is_independent(item, &t, &all, &scalars) => {
                         let step = &self.program.steps[item.index];
                         addresses.insert((step.src[0].index, Kept::of(step, &t)));
@@ -66,7 +70,7 @@ impl Emitter<'_> {
                     What::Scalar if !item.touch.conflicts(&all) => scalars.add(&item.touch),
                     _ => break,
                 },
-                Unit::Lanes(_) => break,
+                Unit::Lanes(_) => {}
             }
             count += 1;
         }
@@ -99,6 +103,7 @@ impl Emitter<'_> {
                 Unit::Lanes(items) => work.extend(items.iter().map(|&item| Work::Lane(item))),
                 Unit::One(item) => match item.what {
                     What::Transfer(t) => work.push(Work::Load(*item, t)),
+                    What::Progression(_) => work.push(Work::Lane(*item)),
                     _ => {
                         self.scalar_step(item.index);
                     }
@@ -119,7 +124,7 @@ impl Emitter<'_> {
             let step = &self.program.steps[w.item().index];
             match w {
                 Work::Lane(item) => {
-                    if let What::Lane(emit) = item.what {
+                    if let Some(emit) = item.lane() {
                         emit(&mut self.g, step, *c);
                     }
                 }

@@ -9,12 +9,12 @@ use iced_x86::Code;
 
 use super::asm::Label;
 use super::emit::Emitter;
-use super::exits::Cold;
-use super::flow::{Item, Unit, What};
+use super::exits::{Cold, Slow};
+use super::flow::{self, Item, Unit, What};
 use super::generator::{Access, Wide, next_accesses};
 use super::order;
 use super::regs::Piece;
-use super::transfer::Transfer;
+use super::transfer::{Transfer, address_dwords};
 use super::{lane, lane_scalars, vmem};
 use crate::wave::EXEC;
 
@@ -26,6 +26,8 @@ pub(super) const SPARE: usize = 7;
 #[derive(Clone, Copy)]
 pub(super) enum Micro {
     Lane(Item, usize),
+    /// For all pieces, by the first lane.
+    Progression(Item),
     Scalar(Item),
     Transfer(Item, Transfer),
 }
@@ -45,9 +47,11 @@ impl Emitter<'_> {
             self.cold.push(Cold::Flow { label, count, step: index });
             self.g.load_exec_masks();
         } else {
+            let pending = self.g.pending();
             let dirty = self.g.transfer(step, t, &checks, label);
             let held = self.g.regs.held();
-            self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
+            let slow = Slow { label, resume, count, step: index, then: None, dirty, pending, held, result: None };
+            self.cold.push(Cold::Slow(Box::new(slow)));
         }
         self.g.regs.forget_constants();
         self.g.asm.place(resume);
@@ -55,18 +59,34 @@ impl Emitter<'_> {
 
     pub(super) fn micros(&self, units: &[Unit], masked: bool) -> Vec<Micro> {
         let mut list = Vec::new();
-        for unit in units {
+        let mut units = units.iter().peekable();
+        while let Some(unit) = units.next() {
             match unit {
-                Unit::One(item) => list.push(match item.what {
-                    What::Transfer(t) => Micro::Transfer(*item, t),
-                    _ => Micro::Scalar(*item),
-                }),
-                Unit::Lanes(items) => {
-                    list.extend(self.lanes(items, masked).into_iter().map(|(item, c)| Micro::Lane(item, c)));
-                }
+                Unit::One(item) => match item.what {
+                    What::Transfer(t) => list.push(Micro::Transfer(*item, t)),
+                    What::Progression(_) if !masked => list.push(Micro::Progression(*item)),
+                    What::Progression(_) => {
+                        // Those behind each other are a run, unless one reads in all lanes what another writes lane by lane.
+                        let (mut run, mut written) = (vec![*item], item.touch.written_scalars());
+                        while let Some(Unit::One(next)) = units.next_if(|unit| {
+                            matches!(unit, Unit::One(next) if matches!(next.what, What::Progression(_))
+                                && flow::scalar_data(&self.program.steps[next.index]) & written == 0)
+                        }) {
+                            written |= next.touch.written_scalars();
+                            run.push(*next);
+                        }
+                        list.extend(self.lane_micros(&run, masked));
+                    }
+                    _ => list.push(Micro::Scalar(*item)),
+                },
+                Unit::Lanes(items) => list.extend(self.lane_micros(items, masked)),
             }
         }
         list
+    }
+
+    fn lane_micros(&self, items: &[Item], masked: bool) -> Vec<Micro> {
+        self.lanes(items, masked).into_iter().map(|(item, c)| Micro::Lane(item, c)).collect()
     }
 
     /// The operations of a run for every piece, in the order of emission.
@@ -140,7 +160,8 @@ impl Emitter<'_> {
 
     fn emit_variants(&mut self, units: &[Unit]) {
         let micros = self.micros(units, false);
-        let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
+        let is_lane = |m: &&Micro| matches!(m, Micro::Lane(..) | Micro::Progression(_));
+        let lanes = micros.iter().filter(is_lane).count();
         let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
         if lanes == 0 && !transfers {
             for m in &micros {
@@ -151,7 +172,7 @@ impl Emitter<'_> {
             return;
         }
         if self.g.wide == Wide::Z && !transfers && lanes <= FEW * self.g.pieces() {
-            self.variant(&micros, true);
+            self.variant(&self.micros(units, true), true);
             return;
         }
         let any = self.g.asm.label();
@@ -196,6 +217,10 @@ impl Emitter<'_> {
             .iter()
             .map(|m| match m {
                 Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
+                Micro::Progression(item) => {
+                    let step = &self.program.steps[item.index];
+                    (0..self.g.pieces()).flat_map(|c| lane::accesses(&self.g, step, c, masked)).collect()
+                }
                 Micro::Scalar(item) => lane_scalars::accesses(&self.g, &self.program.steps[item.index]),
                 Micro::Transfer(item, t) => {
                     vmem::accesses(&self.g, &self.program.steps[item.index], t, masked)
@@ -208,28 +233,77 @@ impl Emitter<'_> {
     pub(super) fn operations(&mut self, micros: &[Micro], masked: bool) {
         let accesses = self.accesses(micros, masked);
         let mut piece = usize::MAX;
-        for (m, accesses) in micros.iter().zip(&accesses) {
+        let mut list = micros.iter().zip(&accesses).peekable();
+        while let Some((m, accesses)) = list.next() {
             match m {
                 Micro::Lane(item, c) => {
-                    self.lane(item, *c, &mut piece, accesses);
+                    self.settled_lane(item, *c, &mut piece, accesses);
                     self.forget_addresses(item);
                     if *c + 1 == self.g.pieces() {
                         self.pass_in_variant(item.index);
                     }
                 }
+                Micro::Progression(item)
+                    if let Some((Micro::Progression(high), _)) = list.peek()
+                        && self.long_progression([item, high]) =>
+                {
+                    self.g.end_operation(accesses);
+                    if let Some((_, accesses)) = list.next() {
+                        self.g.end_operation(accesses);
+                    }
+                    for item in [item, high] {
+                        self.forget_addresses(item);
+                        self.pass_in_variant(item.index);
+                    }
+                }
+                Micro::Progression(item) => {
+                    if self.progression(item) {
+                        self.g.end_operation(accesses);
+                    } else {
+                        let pieces = self.g.pieces();
+                        for c in 0..pieces {
+                            let of_piece = accesses.iter().filter(|a| a.0.piece as usize % pieces == c);
+                            let of_piece: Vec<_> = of_piece.copied().collect();
+                            self.settled_lane(item, c, &mut piece, &of_piece);
+                        }
+                    }
+                    self.forget_addresses(item);
+                    self.pass_in_variant(item.index);
+                }
                 Micro::Scalar(item) => {
+                    self.g.settle(accesses, 0..0);
                     self.scalar_between(item);
                     self.g.end_operation(accesses);
+                    self.g.overwritten(accesses, item);
                     self.pass_in_variant(item.index);
                 }
                 Micro::Transfer(item, t) => {
+                    let address = self.kept_address(item, t);
+                    self.g.settle(accesses, address);
                     self.transfer(item, t, masked);
                     self.g.end_operation(accesses);
+                    self.g.overwritten(accesses, item);
                     piece = usize::MAX;
                     self.pass_in_variant(item.index);
                 }
             }
         }
+    }
+
+    /// A lane-wise operation for piece `c` where rows may be pending.
+    fn settled_lane(&mut self, item: &Item, c: usize, piece: &mut usize, accesses: &[(Access, u32, bool)]) {
+        self.g.settle(accesses, 0..0);
+        self.lane(item, c, piece, accesses);
+        self.g.overwritten(accesses, item);
+    }
+
+    /// The registers of a transfer's address, if their first lanes will do.
+    fn kept_address(&self, item: &Item, t: &Transfer) -> Range<u16> {
+        let step = &self.program.steps[item.index];
+        let dwords = address_dwords(step, t);
+        let first = step.src[0].index;
+        // CAST: one or two.
+        if self.g.first_place(step, t, 0).is_some() { first..first + dwords as u16 } else { 0..0 }
     }
 
     /// A lane-wise operation for piece `c`; AVX2 has the mask of one piece, which `piece` says.
@@ -244,7 +318,7 @@ impl Emitter<'_> {
             self.g.load_exec_mask(c);
             *piece = c;
         }
-        if let What::Lane(emit) = item.what {
+        if let Some(emit) = item.lane() {
             emit(&mut self.g, &self.program.steps[item.index], c);
         }
         self.g.end_operation(accesses);

@@ -57,7 +57,10 @@ impl Emitter<'_> {
             return false;
         }
         let changes_exec = micros.iter().any(|m| match m {
-            Micro::Lane(item, _) | Micro::Scalar(item) | Micro::Transfer(item, _) => item.touch.writes_exec(),
+            Micro::Lane(item, _)
+            | Micro::Progression(item)
+            | Micro::Scalar(item)
+            | Micro::Transfer(item, _) => item.touch.writes_exec(),
         });
         let any = self.g.asm.label();
         let around = Around { first, end, branch: *last };
@@ -130,7 +133,7 @@ impl Emitter<'_> {
                     }
                 }
                 // Loops with accesses are not kept resident.
-                Micro::Transfer(..) => self.g.exhausted = true,
+                Micro::Transfer(..) | Micro::Progression(_) => self.g.exhausted = true,
             }
         }
     }

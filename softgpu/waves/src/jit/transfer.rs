@@ -7,6 +7,7 @@ use iced_x86::{MemoryOperand, Register};
 use softgpu_isa::Op;
 
 use super::asm::Label;
+use super::first_lanes::Steady;
 use crate::mem::flags::FLAG_STRIDE64;
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
 
@@ -211,6 +212,8 @@ pub(super) struct Scattered {
 pub(super) enum Outlined {
     /// Lanes without a common distance: `slow` unless each of them, plus `bytes`, lies in LDS.
     Check { label: Label, done: Label, slow: Label, bytes: i64, offsets: Offsets, spare: [Register; 2] },
+    /// High halves that are not the same in all lanes: `spare` are overwritten.
+    HighHalves { label: Label, done: Label, row: Steady, spare: [u8; 2] },
     /// Lanes at a distance that is neither zero nor their size, from RAX plus `offset` on; or anywhere in LDS.
     Apart {
         label: Label,

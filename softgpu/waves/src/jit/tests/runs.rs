@@ -39,7 +39,8 @@ fn program(r: &mut Random) -> Vec<u32> {
 fn has_run(place: &Place, words: &[u32], wide: Wide) -> bool {
     let mut has_run = false;
     each_block(place, words, wide, |emitter, block| {
-        let units = flow::units(emitter.program, block.start, block.end, wide, emitter.floats);
+        let none = vec![false; block.len()];
+        let units = flow::units(emitter.program, block.start, block.end, wide, emitter.floats, &none);
         for at in 0..units.len() {
             let begins = matches!(&units[at], flow::Unit::One(item) if item.is_transfer());
             has_run |= begins && emitter.piecewise_run(&units[at..]).1;

@@ -89,6 +89,12 @@ impl Gen {
         (is_possible && fits && stride < FAR).then_some(pattern)
     }
 
+    /// Where the first address of an access is that `first_lanes` has computed, if its pattern is known for whole rows.
+    pub(in crate::jit) fn first_place(&self, s: &Step, t: &Transfer, c: usize) -> Option<MemoryOperand> {
+        let pattern = self.pattern(s, t)?;
+        (c == 0 && pattern.whole_row).then(|| self.kept_address(s, Kept::of(s, t)))?
+    }
+
     /// The index of the facts about piece `c` of the address register; code that computes them is emitted if they are
     /// not known yet.
     pub(super) fn known(&mut self, s: &Step, t: &Transfer, c: usize) -> usize {
@@ -228,7 +234,7 @@ impl Gen {
     }
 
     /// `to` = lane 0 or 1 of `from`.
-    fn lane(&mut self, to: Register, from: Register, lane: i32) {
+    pub(in crate::jit) fn lane(&mut self, to: Register, from: Register, lane: i32) {
         let (first, other) = match self.wide {
             Wide::Z => (Code::EVEX_Vmovd_rm32_xmm, Code::EVEX_Vpextrd_rm32_xmm_imm8),
             Wide::Y => (Code::VEX_Vmovd_rm32_xmm, Code::VEX_Vpextrd_rm32_xmm_imm8),

@@ -131,6 +131,11 @@ impl Gen {
                     self.check_scattered(bytes, offsets, spare, slow);
                     done
                 }
+                Outlined::HighHalves { label, done, row, spare } => {
+                    self.asm.place(label);
+                    self.store_pending(&[row], spare);
+                    done
+                }
                 Outlined::Apart { label, done, t, rows, spare, stride, offset, offsets } => {
                     self.asm.place(label);
                     self.asm.op2(Code::Mov_r64_rm64, Register::RCX, stride);

@@ -97,7 +97,7 @@ impl Gen {
     /// Checks the access; to `slow` if it is not allowed. Returns what has to be stored before the handler is called there.
     pub(super) fn check(&mut self, s: &Step, t: &Transfer, checks: &Checks, slow: Label) -> Vec<Spill> {
         let pattern = self.pattern(s, t);
-        if address_dwords(s, t) > 0 {
+        if address_dwords(s, t) > 0 && self.first_place(s, t, 0).is_none() {
             self.known(s, t, 0);
         }
         // No register changes its piece between the jumps to `slow`, so all of them need the same stores.
@@ -151,7 +151,7 @@ impl Gen {
         let from = match addresses {
             // One address for all lanes.
             0 => self.scalar(s.src[2].index),
-            _ => places(self.known(s, t, c)).0,
+            _ => self.first_place(s, t, c).unwrap_or_else(|| places(self.known(s, t, c)).0),
         };
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, from);
         match t.space {
@@ -233,15 +233,17 @@ impl Gen {
         slow: Label,
     ) {
         let bytes = t.reach();
-        let (first, span, stride) = places(self.known(s, t, c));
         let limit = context(std::mem::offset_of!(JitContext, lds_bytes));
-        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
         if let Some(pattern) = pattern {
+            let first = self.first_place(s, t, c).unwrap_or_else(|| places(self.known(s, t, c)).0);
+            self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
             let end = pattern.span(self.checked_lanes(pattern)) + bytes;
             self.asm.op2(Code::Add_rm64_imm32, Register::RAX, end as i32);
             self.asm.op2(Code::Cmp_r64_rm64, Register::RAX, limit);
             return self.asm.jump(Code::Ja_rel32_64, slow);
         }
+        let (first, span, stride) = places(self.known(s, t, c));
+        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
         self.asm.op2(Code::Mov_r64_rm64, Register::RDX, span);
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RDX, Register::RAX, 1, bytes));
         self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, limit);

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows of which only the first lane has been computed, by scalar instructions; the other lanes are where something needs them.
+//!
+//! INVARIANT: a row that is pending is in no register, and memory has an older value. There are such rows only within a variant
+//! of a region for all lanes; where it ends, or calls a handler, they are stored.
+
+use iced_x86::{Code, MemoryOperand, Register};
+use softgpu_isa::Op;
+
+use super::asm::{Label, context};
+use super::codes;
+use super::context::JitContext;
+use super::emit::Emitter;
+use super::exits::{Cold, Slow};
+use super::flow::Item;
+use super::generator::{Access, Gen, Wide};
+use super::integer::LESS;
+use super::progressions::{How, Progression, as_one_sum, span};
+use super::regs::{Piece, Regs, Spill};
+use super::scalar::{self, A, A64, B, B64, place};
+use super::transfer::{Kept, Outlined};
+use crate::step::{Kind, Src, Step};
+
+/// First lanes that are kept at a time; in unit tests so few that small programs run out of them.
+pub(super) const FIRSTS: usize = if cfg!(test) { 3 } else { 32 };
+
+/// A row of which the first lane is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steady {
+    row: u16,
+    /// Where the first lane is kept: 64 bits.
+    slot: usize,
+    stride: u32,
+    /// Whether it is the high half of what is kept.
+    is_high: bool,
+    /// Whether it is all that is kept: the upper half is zero.
+    is_word: bool,
+    /// The pieces that have not been computed, as bits.
+    pending: u8,
+    /// Whether some pieces have been overwritten.
+    is_over: bool,
+}
+
+/// What is kept after a handler has computed it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ByHandler {
+    slot: usize,
+    row: u16,
+    half: Half,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Half {
+    Low,
+    High,
+    Both,
+}
+
+/// Upper half of what is kept of a low sum whose carries are not the same in all lanes, or whose addends' are not.
+const UNLIKE: i32 = 2;
+
+fn slot_place(slot: usize, is_high: bool) -> MemoryOperand {
+    context(std::mem::offset_of!(JitContext, firsts) + 8 * slot + if is_high { 4 } else { 0 })
+}
+
+impl Gen {
+    /// The rows that have pieces to be computed.
+    pub(super) fn pending(&self) -> Vec<Steady> {
+        self.steady.iter().filter(|s| s.pending != 0).copied().collect()
+    }
+
+    fn steady_row(&self, row: u16) -> Option<&Steady> {
+        self.steady.iter().find(|s| s.row == row && !s.is_over)
+    }
+
+    /// Where the first lane's address of an access is, if it is kept: 64 bits.
+    pub(super) fn kept_address(&self, s: &Step, kept: Kept) -> Option<MemoryOperand> {
+        let row = s.src[0].index;
+        let low = self.steady_row(row).filter(|low| !low.is_high)?;
+        match kept {
+            Kept::Pair => {
+                self.steady_row(row + 1).filter(|high| high.is_high && high.slot == low.slot)?;
+            }
+            Kept::Lds | Kept::Offset => {
+                Some(low).filter(|low| low.is_word)?;
+            }
+        }
+        Some(slot_place(low.slot, false))
+    }
+
+    /// Computes piece `c` of a row; `spare` is overwritten.
+    fn lanes_of_first(&mut self, row: &Steady, to: Register, spare: Register, c: usize) {
+        let (low, high) = (slot_place(row.slot, false), slot_place(row.slot, true));
+        let first = (c * self.wide.lanes()) as u32;
+        if row.stride == 0 {
+            return self.broadcast(to, if row.is_high { high } else { low });
+        }
+        self.broadcast(to, low);
+        let distances = self.constants_argument(|lane| row.stride * (first + lane as u32));
+        if !row.is_high {
+            return self.op3(codes::ADD, to, to, distances);
+        }
+        // One more where the low half is beyond its first lane's next multiple of 2 to the power of 32.
+        self.op3(codes::ADD, spare, to, distances);
+        let minus_one = self.constant_argument(u32::MAX);
+        match self.wide {
+            Wide::Z => {
+                let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+                self.asm.op4(code, Register::K5, spare, to, LESS);
+                self.broadcast(to, high);
+                self.asm.masked(codes::SUB.z, Register::K5, &[to.into(), to.into(), minus_one]);
+            }
+            Wide::Y => {
+                self.op3(codes::MAX_U, to, to, spare);
+                self.asm.op3(codes::EQUAL_Y, spare, spare, to);
+                self.broadcast(to, high);
+                self.op3(codes::SUB, to, to, minus_one);
+                self.op3(codes::ADD, to, to, spare);
+            }
+        }
+    }
+
+    /// Stores the pieces of rows that are pending; both registers are overwritten.
+    pub(super) fn store_pending(&mut self, rows: &[Steady], [to, spare]: [u8; 2]) {
+        for row in rows {
+            for c in (0..self.pieces()).filter(|c| row.pending >> c & 1 != 0) {
+                let (register, spare) = (self.vector(to), self.vector(spare));
+                self.lanes_of_first(row, register, spare, c);
+                let piece = self.piece(row.row, 0, c);
+                self.store(Spill { register: to, piece });
+            }
+        }
+    }
+
+    /// The same; high halves that are not the same in all lanes out of line.
+    fn store_pending_here(&mut self, rows: &[Steady], spare: [u8; 2]) {
+        let (high, low): (Vec<Steady>, Vec<Steady>) =
+            rows.iter().partition(|row| row.is_high && row.stride != 0);
+        self.store_pending(&low, spare);
+        for row in high {
+            let (label, done) = (self.asm.label(), self.asm.label());
+            self.asm.op2(Code::Mov_r32_rm32, A, slot_place(row.slot, false));
+            self.asm.op2(Code::Add_rm32_imm32, A, span(row.stride) as i32);
+            self.asm.jump(Code::Jb_rel32_64, label);
+            self.store_pending(&[Steady { stride: 0, ..row }], spare);
+            self.asm.place(done);
+            self.outlined.push(Outlined::HighHalves { label, done, row, spare });
+        }
+    }
+
+    /// Stores all rows that are pending, and forgets all first lanes. Every register may be evicted.
+    pub(super) fn end_steady(&mut self) {
+        let rows = self.pending();
+        self.store_now(&rows);
+        self.steady.clear();
+    }
+
+    fn store_now(&mut self, rows: &[Steady]) {
+        if !rows.is_empty() {
+            let spare = [(); 2].map(|()| self.taken(Regs::take_temporary));
+            self.store_pending_here(rows, spare);
+            self.regs.end_operation();
+        }
+    }
+
+    /// Computes the pieces that an operation reads, but for those of registers in `except`.
+    pub(super) fn settle(&mut self, accesses: &[(Access, u32, bool)], except: std::ops::Range<u16>) {
+        if self.steady.is_empty() {
+            return;
+        }
+        for (access, ..) in accesses.iter().filter(|(a, ..)| !a.overwrites) {
+            let (row, c) = self.row_of(access.piece);
+            if except.contains(&row) {
+                continue;
+            }
+            let Some(at) = self.steady.iter().position(|s| s.row == row && s.pending >> c & 1 != 0) else {
+                continue;
+            };
+            let steady = self.steady[at];
+            let n = self.hold(access.piece);
+            let (to, spare) = (self.vector(n), self.temporary());
+            self.lanes_of_first(&steady, to, spare, c);
+            self.regs.set_dirty(n);
+            self.regs.end_operation();
+            self.regs.set_next(access.piece, 0, false);
+            self.steady[at].pending &= !(1 << c);
+        }
+    }
+
+    /// An operation has written these pieces, and maybe others of its registers.
+    pub(super) fn overwritten(&mut self, accesses: &[(Access, u32, bool)], item: &Item) {
+        if self.steady.is_empty() {
+            return;
+        }
+        for (access, ..) in accesses.iter().filter(|(a, ..)| a.overwrites) {
+            let (row, c) = self.row_of(access.piece);
+            for s in self.steady.iter_mut().filter(|s| s.row == row) {
+                s.pending &= !(1 << c);
+            }
+        }
+        let (vgprs, halves) = (self.shape.vgprs, self.shape.halves);
+        let steady = &mut self.steady;
+        item.touch.each_write(|register| {
+            let register = if register < 256 { register } else { vgprs + register - 256 };
+            for s in steady.iter_mut().filter(|s| s.row as usize == register * halves) {
+                s.is_over = true;
+            }
+        });
+        steady.retain(|s| s.pending != 0 || !s.is_over);
+    }
+
+    /// The row and the number of a piece in a wave of 32 lanes.
+    fn row_of(&self, piece: Piece) -> (u16, usize) {
+        let pieces = self.pieces();
+        ((piece as usize / pieces) as u16, piece as usize % pieces)
+    }
+
+    /// A place for a first lane that no row needs.
+    fn free_slot(&mut self) -> usize {
+        let used = |steady: &[Steady], k: usize| steady.iter().any(|s| s.slot == k);
+        if let Some(k) = (0..FIRSTS).find(|&k| !used(&self.steady, k)) {
+            return k;
+        }
+        let slot = self.steady.iter().find(|s| s.pending == 0).or(self.steady.first()).map_or(0, |s| s.slot);
+        let rows: Vec<Steady> = self.steady.iter().filter(|s| s.slot == slot).copied().collect();
+        let pending: Vec<Steady> = rows.into_iter().filter(|s| s.pending != 0).collect();
+        self.store_now(&pending);
+        self.steady.retain(|s| s.slot != slot);
+        slot
+    }
+
+    /// `to` = the first lane of a source.
+    fn first_lane(&mut self, to: Register, s: &Src, dword: u16) {
+        if s.kind != Kind::Vgpr {
+            return scalar::load(&mut self.asm, to, s);
+        }
+        let row = s.index + dword;
+        if let Some(known) = self.steady_row(row) {
+            let from = slot_place(known.slot, known.is_high);
+            return self.asm.op2(Code::Mov_r32_rm32, to, from);
+        }
+        let piece = self.piece(row, 0, 0);
+        match self.regs.find(piece) {
+            Some(n) => self.lane(to, self.vector(n), 0),
+            None => {
+                let from = self.place(piece);
+                self.asm.op2(Code::Mov_r32_rm32, to, from);
+            }
+        }
+    }
+
+    /// Computes the first lane of a result; to `slow`, with nothing changed, if that does not say what the carries are like.
+    /// Whether it may go there.
+    fn compute_first(&mut self, step: &Step, p: &Progression, slot: usize, slow: Label) -> bool {
+        let [a, b, _] = &step.src;
+        let low = slot_place(slot, false);
+        match p.how {
+            How::Word => {
+                self.word(step);
+                self.asm.op2(Code::Mov_rm64_r64, low, A64);
+                false
+            }
+            How::Long { is_short } => {
+                self.first_lane(A, b, 0);
+                if !is_short {
+                    self.first_lane(B, b, 1);
+                    self.asm.op2(Code::Shl_rm64_imm8, B64, 32);
+                    self.asm.op2(Code::Or_r64_rm64, A64, B64);
+                }
+                self.asm.op2(Code::Shl_rm64_imm8, A64, (a.value & 63) as i32);
+                self.asm.op2(Code::Mov_rm64_r64, low, A64);
+                false
+            }
+            How::Low { spans } => {
+                self.first_lane(A, a, 0);
+                self.first_lane(B, b, 0);
+                for (register, span) in [A, B].into_iter().zip(spans) {
+                    self.stays_below(register, span, slow);
+                }
+                self.asm.op2(Code::Add_r32_rm32, A, B);
+                self.asm.op2(Code::Sbb_r32_rm32, B, B);
+                self.stays_below(A, span(p.stride), slow);
+                self.asm.op2(Code::Mov_rm32_r32, place(step.sdst), B);
+                self.asm.op1(Code::Neg_rm32, B);
+                self.keep_both(slot);
+                p.stride != 0 || spans != [0; 2]
+            }
+            How::High => {
+                let high = slot_place(slot, true);
+                self.asm.op2(Code::Mov_r32_rm32, Register::EDX, high);
+                self.asm.op2(Code::Cmp_rm32_imm8, Register::EDX, UNLIKE);
+                self.asm.jump(Code::Jae_rel32_64, slow);
+                self.first_lane(A, a, 0);
+                self.first_lane(B, b, 0);
+                self.asm.op2(Code::Bt_rm32_imm8, Register::EDX, 0);
+                self.asm.op2(Code::Adc_r32_rm32, A, B);
+                self.asm.op2(Code::Sbb_r32_rm32, B, B);
+                self.asm.op2(Code::Mov_rm32_r32, place(step.sdst), B);
+                self.asm.op2(Code::Mov_r32_rm32, B, A);
+                self.asm.op2(Code::Mov_r32_rm32, A, low);
+                self.keep_both(slot);
+                true
+            }
+        }
+    }
+
+    /// Keeps EAX and, as its high half, ECX: at once, since loads of both would wait for two stores.
+    fn keep_both(&mut self, slot: usize) {
+        self.asm.op2(Code::Shl_rm64_imm8, B64, 32);
+        self.asm.op2(Code::Or_r64_rm64, A64, B64);
+        self.asm.op2(Code::Mov_rm64_r64, slot_place(slot, false), A64);
+    }
+
+    /// The sum of 64 bits that two steps make; to `slow` as [`Gen::compute_first`]. `order` tells which sources belong together.
+    fn compute_sum(&mut self, [low, high]: [&Step; 2], order: [usize; 2], p: &Progression, slot: usize, slow: Label) {
+        let How::Low { spans } = p.how else { return };
+        for (k, to) in [A64, B64].into_iter().enumerate() {
+            self.long_first(to, &low.src[k], &high.src[order[k]]);
+            self.stays_below(to.full_register32(), spans[k], slow);
+        }
+        self.asm.op2(Code::Add_r64_rm64, A64, B64);
+        self.asm.op2(Code::Sbb_r32_rm32, B, B);
+        self.stays_below(A, span(p.stride), slow);
+        self.asm.op2(Code::Mov_rm32_r32, place(high.sdst), B);
+        self.asm.op2(Code::Mov_rm64_r64, slot_place(slot, false), A64);
+    }
+
+    /// `to` = the first lanes of two sources, as 64 bits. EDX is overwritten.
+    fn long_first(&mut self, to: Register, low: &Src, high: &Src) {
+        let to32 = to.full_register32();
+        match (low.kind, high.kind) {
+            (Kind::Vgpr, Kind::Vgpr) => {
+                let first = self.steady_row(low.index).filter(|s| !s.is_high).map(|s| s.slot);
+                let second = self.steady_row(high.index).filter(|s| s.is_high).map(|s| s.slot);
+                if let Some(slot) = first.filter(|_| first == second) {
+                    return self.asm.op2(Code::Mov_r64_rm64, to, slot_place(slot, false));
+                }
+            }
+            (Kind::Scalar, Kind::Scalar) if high.index == low.index + 1 => {
+                return self.asm.op2(Code::Mov_r64_rm64, to, place(low.index));
+            }
+            (Kind::Vgpr, _) => return self.first_lane(to32, low, 0),
+            _ => {}
+        }
+        self.first_lane(Register::EDX, low, 0);
+        self.first_lane(to32, high, 0);
+        self.asm.op2(Code::Shl_rm64_imm8, to, 32);
+        self.asm.op2(Code::Or_r64_rm64, to, Register::RDX);
+    }
+
+    /// To `slow` if `register` plus `span` exceeds 32 bits. EDX is overwritten.
+    fn stays_below(&mut self, register: Register, span: u32, slow: Label) {
+        if span != 0 {
+            self.asm.op2(Code::Mov_r32_rm32, Register::EDX, register);
+            self.asm.op2(Code::Add_rm32_imm32, Register::EDX, span as i32);
+            self.asm.jump(Code::Jb_rel32_64, slow);
+        }
+    }
+
+    /// EAX = the operation on first lanes.
+    fn word(&mut self, step: &Step) {
+        use Op::*;
+        let [a, b, c] = &step.src;
+        let Some(op) = step.op else { return };
+        let shift = |g: &mut Gen, code: Code, by: &Src| g.asm.op2(code, A, (by.value & 31) as i32);
+        let second = |g: &mut Gen, code: Code, s: &Src| {
+            g.first_lane(B, s, 0);
+            g.asm.op2(code, A, B);
+        };
+        let (add, or) = (Code::Add_r32_rm32, Code::Or_r32_rm32);
+        match op {
+            V_SUBREV_NC_U32 => {
+                self.first_lane(A, b, 0);
+                second(self, Code::Sub_r32_rm32, a);
+            }
+            V_LSHLREV_B32 | V_LSHRREV_B32 => {
+                self.first_lane(A, b, 0);
+                shift(self, if op == V_LSHLREV_B32 { Code::Shl_rm32_imm8 } else { Code::Shr_rm32_imm8 }, a);
+            }
+            _ => self.first_lane(A, a, 0),
+        }
+        match op {
+            V_ADD_NC_U32 | V_ADD_NC_I32 => second(self, add, b),
+            V_SUB_NC_U32 | V_SUB_NC_I32 => second(self, Code::Sub_r32_rm32, b),
+            V_MUL_LO_U32 => second(self, Code::Imul_r32_rm32, b),
+            V_AND_B32 => second(self, Code::And_r32_rm32, b),
+            V_OR_B32 => second(self, or, b),
+            V_ADD3_U32 => {
+                second(self, add, b);
+                second(self, add, c);
+            }
+            V_OR3_B32 => {
+                second(self, or, b);
+                second(self, or, c);
+            }
+            V_LSHL_ADD_U32 | V_LSHL_OR_B32 => {
+                shift(self, Code::Shl_rm32_imm8, b);
+                second(self, if op == V_LSHL_ADD_U32 { add } else { or }, c);
+            }
+            V_ADD_LSHL_U32 => {
+                second(self, add, b);
+                shift(self, Code::Shl_rm32_imm8, c);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Emitter<'_> {
+    /// Emits a step for the first lane only; `false`, and nothing, if it has to be done for all.
+    pub(super) fn progression(&mut self, item: &Item) -> bool {
+        let step = &self.program.steps[item.index];
+        let Some(p) = self.g.facts.as_ref().and_then(|facts| Progression::of(facts, step)) else {
+            return false;
+        };
+        let slot = match p.how {
+            // That of the sum of low halves, which the facts say is in the register in front.
+            How::High => {
+                let low = self.g.steady_row(step.dst.wrapping_sub(1));
+                low.filter(|low| !low.is_high && !low.is_word).map(|low| low.slot)
+            }
+            _ => Some(self.g.free_slot()),
+        };
+        let Some(slot) = slot else { return false };
+        let mut slow = self.slow(item.index);
+        let may_be_slow = self.g.compute_first(step, &p, slot, slow.label);
+        let is_word = p.how == How::Word;
+        self.g.becomes_steady(step.dst, slot, p.stride, p.how == How::High, is_word);
+        if matches!(p.how, How::Long { .. }) {
+            self.g.becomes_steady(step.dst + 1, slot, p.stride, true, false);
+        }
+        self.g.regs.forget_masks(item.touch.written_scalars(), None);
+        if may_be_slow {
+            let half = if p.how == How::High { Half::High } else { Half::Low };
+            slow.result = Some(ByHandler { slot, row: step.dst, half });
+            self.goes_on(slow);
+        }
+        true
+    }
+
+    /// Emits two steps that are the halves of a sum of 64 bits, for the first lane only; `false`, and nothing, if they are not.
+    pub(super) fn long_progression(&mut self, items: [&Item; 2]) -> bool {
+        let [low, high] = items.map(|item| &self.program.steps[item.index]);
+        let Some(facts) = &self.g.facts else { return false };
+        let Some(p) = Progression::of(facts, low).filter(|p| matches!(p.how, How::Low { .. })) else {
+            return false;
+        };
+        let Some(order) = as_one_sum(facts, low, high) else { return false };
+        let mut after = facts.clone();
+        after.apply(self.program, items[0].index);
+        let is_sum = Progression::of(&after, high).is_some_and(|p| p.how == How::High);
+        // The sum of the high halves must not read what that of the low ones writes.
+        if !is_sum || high.src[..2].iter().any(|s| s.kind == Kind::Vgpr && s.index == low.dst) {
+            return false;
+        }
+        let slot = self.g.free_slot();
+        let mut slow = self.slow(items[0].index);
+        self.g.compute_sum([low, high], order, &p, slot, slow.label);
+        self.g.becomes_steady(low.dst, slot, p.stride, false, false);
+        self.g.becomes_steady(high.dst, slot, p.stride, true, false);
+        for item in items {
+            self.g.regs.forget_masks(item.touch.written_scalars(), None);
+        }
+        slow.then = Some(items[1].index);
+        slow.result = Some(ByHandler { slot, row: low.dst, half: Half::Both });
+        self.goes_on(slow);
+        true
+    }
+
+    /// Code out of line that calls the handler of step `index` in the state that registers have now.
+    fn slow(&mut self, index: usize) -> Slow {
+        Slow {
+            label: self.g.asm.label(),
+            resume: self.g.asm.label(),
+            count: self.ordinal(index) - self.ordinal(self.first) + 1,
+            step: index,
+            then: None,
+            dirty: self.g.regs.dirty(),
+            pending: self.g.pending(),
+            held: Vec::new(),
+            result: None,
+        }
+    }
+
+    /// The place where it goes on in line.
+    fn goes_on(&mut self, mut slow: Slow) {
+        self.g.regs.forget_constants();
+        slow.held = self.g.regs.held();
+        self.g.asm.place(slow.resume);
+        self.cold.push(Cold::Slow(Box::new(slow)));
+    }
+
+    /// Behind a handler: keeps the first lane of its result.
+    pub(super) fn keep_result(&mut self, result: &ByHandler) {
+        let ByHandler { slot, row, half } = *result;
+        let first = |g: &Gen, row: u16| g.place(g.piece(row, 0, 0));
+        let from = first(&self.g, row);
+        self.g.asm.op2(Code::Mov_r32_rm32, A, from);
+        match half {
+            Half::High => self.g.asm.op2(Code::Mov_rm32_r32, slot_place(slot, true), A),
+            Half::Low => {
+                self.g.asm.op2(Code::Mov_r32_imm32, B, UNLIKE);
+                self.g.keep_both(slot);
+            }
+            Half::Both => {
+                let from = first(&self.g, row + 1);
+                self.g.asm.op2(Code::Mov_r32_rm32, B, from);
+                self.g.keep_both(slot);
+            }
+        }
+    }
+}
+
+impl Gen {
+    /// A row becomes one of which the first lane is known.
+    fn becomes_steady(&mut self, row: u16, slot: usize, stride: u32, is_high: bool, is_word: bool) {
+        self.steady.retain(|s| s.row != row);
+        for c in 0..self.pieces() {
+            let piece = self.piece(row, 0, c);
+            self.regs.drop_piece(piece);
+        }
+        let pending = (1 << self.pieces()) - 1;
+        self.steady.push(Steady { row, slot, stride, is_high, is_word, pending, is_over: false });
+    }
+}
