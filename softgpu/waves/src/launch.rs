@@ -363,8 +363,8 @@ fn places(launch: &Launch, wave_bytes: u64, group: usize) -> Result<Places, Caus
 
 /// The numbers of lanes.
 static NUMBERS: Row = Row([
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29,
-    30, 31,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
+    29, 30, 31,
 ]);
 
 /// `first` and the numbers behind it, a lane each.

@@ -53,7 +53,17 @@ impl Emitter<'_> {
         let is_inline = scalar::load_memory(&mut self.g.asm, &self.program.steps[index], check, slow);
         if is_inline {
             let (dirty, pending, held) = (Vec::new(), Vec::new(), Vec::new());
-            let slow = Slow { label: slow, resume, count, step: index, then: None, dirty, pending, held, result: None };
+            let slow = Slow {
+                label: slow,
+                resume,
+                count,
+                step: index,
+                then: None,
+                dirty,
+                pending,
+                held,
+                result: None,
+            };
             self.cold.push(Cold::Slow(Box::new(slow)));
             self.g.asm.place(resume);
         }

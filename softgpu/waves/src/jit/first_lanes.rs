@@ -312,15 +312,22 @@ impl Gen {
     }
 
     /// The sum of 64 bits that two steps make; to `slow` as [`Gen::compute_first`]. `order` tells which sources belong together.
-    fn compute_sum(&mut self, [low, high]: [&Step; 2], order: [usize; 2], p: &Progression, slot: usize, slow: Label) {
+    fn compute_sum(
+        &mut self,
+        [low, high]: [&Step; 2],
+        order: [usize; 2],
+        p: &Progression,
+        slot: usize,
+        slow: Label,
+    ) {
         let How::Low { spans } = p.how else { return };
         for (k, to) in [A64, B64].into_iter().enumerate() {
             self.long_first(to, &low.src[k], &high.src[order[k]]);
-            self.stays_below(to.full_register32(), spans[k], slow);
+            self.stays_below(to, spans[k], slow);
         }
         self.asm.op2(Code::Add_r64_rm64, A64, B64);
         self.asm.op2(Code::Sbb_r32_rm32, B, B);
-        self.stays_below(A, span(p.stride), slow);
+        self.stays_below(A64, span(p.stride), slow);
         self.asm.op2(Code::Mov_rm32_r32, place(high.sdst), B);
         self.asm.op2(Code::Mov_rm64_r64, slot_place(slot, false), A64);
     }
@@ -348,13 +355,21 @@ impl Gen {
         self.asm.op2(Code::Or_r64_rm64, to, Register::RDX);
     }
 
-    /// To `slow` if `register` plus `span` exceeds 32 bits. EDX is overwritten.
+    /// To `slow` if `register` plus `span` has more bits than the register. RDX is overwritten.
     fn stays_below(&mut self, register: Register, span: u32, slow: Label) {
-        if span != 0 {
-            self.asm.op2(Code::Mov_r32_rm32, Register::EDX, register);
-            self.asm.op2(Code::Add_rm32_imm32, Register::EDX, span as i32);
-            self.asm.jump(Code::Jb_rel32_64, slow);
+        if span == 0 {
+            return;
         }
+        // CAST: distances are short.
+        let span = span as i32;
+        if register.is_gpr64() {
+            self.asm.op2(Code::Mov_r64_rm64, Register::RDX, register);
+            self.asm.op2(Code::Add_rm64_imm32, Register::RDX, span);
+        } else {
+            self.asm.op2(Code::Mov_r32_rm32, Register::EDX, register);
+            self.asm.op2(Code::Add_rm32_imm32, Register::EDX, span);
+        }
+        self.asm.jump(Code::Jb_rel32_64, slow);
     }
 
     /// EAX = the operation on first lanes.

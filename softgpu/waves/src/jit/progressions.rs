@@ -55,9 +55,8 @@ impl Progression {
         if facts.halves() != 1 || !is_plain || !step.src[..sources].iter().all(is_known) {
             return None;
         }
-        let whole = |how, stride: u32, width: u8| {
-            (width == 5 && stride < FAR).then_some(Progression { how, stride })
-        };
+        let whole =
+            |how, stride: u32, width: u8| (width == 5 && stride < FAR).then_some(Progression { how, stride });
         match op {
             V_ADD_CO_U32 => {
                 let carry = facts.sum(step)?.ok()?;

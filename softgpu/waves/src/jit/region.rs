@@ -50,7 +50,8 @@ impl Emitter<'_> {
             let pending = self.g.pending();
             let dirty = self.g.transfer(step, t, &checks, label);
             let held = self.g.regs.held();
-            let slow = Slow { label, resume, count, step: index, then: None, dirty, pending, held, result: None };
+            let slow =
+                Slow { label, resume, count, step: index, then: None, dirty, pending, held, result: None };
             self.cold.push(Cold::Slow(Box::new(slow)));
         }
         self.g.regs.forget_constants();
@@ -297,13 +298,17 @@ impl Emitter<'_> {
         self.g.overwritten(accesses, item);
     }
 
-    /// The registers of a transfer's address, if their first lanes will do.
+    /// The registers of a transfer's address, if their first lanes will do: it is not what is stored, too.
     fn kept_address(&self, item: &Item, t: &Transfer) -> Range<u16> {
         let step = &self.program.steps[item.index];
-        let dwords = address_dwords(step, t);
-        let first = step.src[0].index;
-        // CAST: one or two.
-        if self.g.first_place(step, t, 0).is_some() { first..first + dwords as u16 } else { 0..0 }
+        // CAST: at most two, and four.
+        let (first, dwords, stored) = (step.src[0].index, address_dwords(step, t) as u16, t.dwords as u16);
+        let is_stored = |part: usize| {
+            let data = step.src[1 + part].index;
+            t.store && data < first + dwords && first < data + stored
+        };
+        let is_first_enough = self.g.first_place(step, t, 0).is_some() && !(0..t.parts).any(is_stored);
+        if is_first_enough { first..first + dwords } else { 0..0 }
     }
 
     /// A lane-wise operation for piece `c`; AVX2 has the mask of one piece, which `piece` says.

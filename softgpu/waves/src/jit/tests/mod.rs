@@ -7,6 +7,7 @@ mod features;
 mod listed;
 mod loops;
 mod matrices;
+mod progressions;
 mod random;
 mod runs;
 mod stored;
@@ -305,13 +306,23 @@ fn compare_programs(
     make: impl Fn(&mut Random) -> (Vec<u32>, usize),
     is_special: impl Fn(&Place, &[u32]) -> bool,
 ) -> (u32, u32) {
-    let (place, mut r) = (Place::new(), Random(seed));
+    compare_programs_in(&Place::new(), seed, make, is_special)
+}
+
+/// As [`compare_programs`], with programs and data there.
+fn compare_programs_in(
+    place: &Place,
+    seed: u64,
+    make: impl Fn(&mut Random) -> (Vec<u32>, usize),
+    is_special: impl Fn(&Place, &[u32]) -> bool,
+) -> (u32, u32) {
+    let mut r = Random(seed);
     let deadline = Instant::now() + seconds();
     let (mut programs, mut special) = (0, 0);
     while Instant::now() < deadline {
         let (words, lanes) = make(&mut r);
-        special += u32::from(is_special(&place, &words));
-        if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
+        special += u32::from(is_special(place, &words));
+        if let Err(text) = compare_words(place, &words, lanes, r.next()) {
             panic!("{text}");
         }
         programs += 1;

@@ -314,7 +314,7 @@ fn vop3(op: Op, to: u32, sources: [u32; 3]) -> Vec<u32> {
 }
 
 /// A number that kernels compute from the first register, which has the work-item's.
-fn index(r: &mut Random, to: u32) -> Vec<u32> {
+pub(super) fn index(r: &mut Random, to: u32) -> Vec<u32> {
     use Op::*;
     let mut words = vec![0x7E00_0300 | to << 17];
     let own = 256 + to;
@@ -342,7 +342,7 @@ fn index(r: &mut Random, to: u32) -> Vec<u32> {
 }
 
 /// The data's address plus the number in `at`, as 64 bits in it and the next register.
-fn long_address(r: &mut Random, at: u32) -> Vec<u32> {
+pub(super) fn long_address(r: &mut Random, at: u32) -> Vec<u32> {
     let scale = r.below(5) as u32;
     let mut words = vec![0x3600_0000 | at << 17 | at << 9 | 255, (DATA_BYTES as u32 >> scale) - 1];
     words.push(0x7E00_0280 | (at + 1) << 17);
