@@ -7,11 +7,12 @@
 
 use softgpu_isa::{Enc, Flags, Op, info};
 
+use super::progressions::{FAR, high_half, is_split};
 use super::touch::Touch;
 use crate::facts::Fact;
 use crate::predecoded::Predecoded;
 use crate::step::{FLAG_ALL_LANES, FLAG_DPP_MASK, Kind, Src, Step};
-use crate::wave::{EXEC, SPARE_VGPRS};
+use crate::wave::{EXEC, NAMED_SCALARS, SPARE_VGPRS};
 
 /// A register and the next one: 64-bit values, of which those of a group of lanes are `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,9 @@ pub(super) struct Facts {
     carry: Option<Carry>,
     /// Scalars with all bits set.
     ones: u128,
+    /// Whether numbers of 32 bits that become longer may be taken to stay below 2 to the power of 32 in all lanes, because that is
+    /// looked at when the program runs.
+    assumes: bool,
 }
 
 impl Facts {
@@ -67,7 +71,15 @@ impl Facts {
         let mut all = vec![Fact::NOTHING; registers];
         all[0] = items;
         let ones = if program.shape.halves == 2 { 3 << EXEC } else { 1 << EXEC };
-        Facts { halves: program.shape.halves, active: all.clone(), all, pairs: Vec::new(), carry: None, ones }
+        Facts {
+            halves: program.shape.halves,
+            active: all.clone(),
+            all,
+            pairs: Vec::new(),
+            carry: None,
+            ones,
+            assumes: false,
+        }
     }
 
     fn join(&self, other: &Facts) -> Facts {
@@ -83,7 +95,13 @@ impl Facts {
             pairs: pairs.collect(),
             carry: None,
             ones: self.ones & other.ones,
+            assumes: false,
         }
+    }
+
+    /// The same for code that is left where a number does not stay below 2 to the power of 32.
+    pub(super) fn assuming(&self) -> Facts {
+        Facts { assumes: true, ..self.clone() }
     }
 
     /// Halves of 32 lanes.
@@ -293,7 +311,7 @@ impl Facts {
         let by = (amount.kind == Kind::Const && amount.value & 63 < 32).then_some(amount.value & 31);
         let is_vgpr = from.kind == Kind::Vgpr;
         let Some(by) = by.filter(|_| is_vgpr) else { return Some((Fact::NOTHING, None)) };
-        let (low, high) = (self.of(from.index), self.of(from.index + self.halves as u16));
+        let (low, high) = (self.of(from.index), self.of(high_half(step, self.halves)));
         let pair = |stride: u32, width| Pair {
             register: step.dst as usize / self.halves,
             stride,
@@ -301,14 +319,16 @@ impl Facts {
             is_full: self.has_all_lanes(),
         };
         let narrow = |stride: u32| stride.checked_mul(1 << by).filter(|stride| stride >> 24 == 0);
-        if let Some(known) = self.pair(from.index) {
+        if let Some(known) = self.pair(from.index).filter(|_| !is_split(step)) {
             return Some((Fact::NOTHING, narrow(known.stride).map(|stride| pair(stride, known.width))));
         }
         if !high.is_zero() {
             return Some((Fact::NOTHING, None));
         }
         let above = if u32::from(low.bits) + by <= 32 { Fact::constant(0) } else { Fact::NOTHING };
-        let known = narrow(low.stride).filter(|_| low.stays_in_range());
+        let is_known =
+            |stride: &u32| low.stays_in_range() || self.assumes && may_assume(self.halves, low, *stride);
+        let known = narrow(low.stride).filter(is_known);
         Some((above, known.map(|stride| pair(stride, low.width))))
     }
 
@@ -321,7 +341,7 @@ impl Facts {
         let register = step.dst as usize / self.halves;
         match step.op? {
             // Carries that are written to nowhere cannot be added.
-            Op::V_ADD_CO_U32 if step.sdst < 127 => {
+            Op::V_ADD_CO_U32 if !(127..NAMED_SCALARS).contains(&step.sdst.into()) => {
                 let ((low_a, stride_a, width_a), (low_b, stride_b, width_b)) = (self.low(a)?, self.low(b)?);
                 let stride = stride_a.checked_add(stride_b).filter(|stride| stride >> 24 == 0)?;
                 let width = width_a.min(width_b);
@@ -361,6 +381,11 @@ impl Facts {
             _ => None,
         }
     }
+}
+
+/// Whether it can be looked at whether a number stays below 2 to the power of 32, which becomes one with this stride.
+fn may_assume(halves: usize, low: Fact, stride: u32) -> bool {
+    halves == 1 && low.width == 5 && stride < FAR
 }
 
 /// Whether a change of EXEC by `step` adds no lane.

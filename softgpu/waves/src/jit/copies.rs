@@ -14,7 +14,7 @@ use super::transfer::{Space, Transfer, address_dwords};
 use super::{floats::Floats, lane, scalar};
 use crate::predecoded::Predecoded;
 use crate::step::{Kind, Src, Step};
-use crate::wave::{NAMED_SCALARS, PREDECODE_VGPRS, RENAMED_SCALARS, RENAMED_VGPRS};
+use crate::wave::{NAMED_SCALARS, PREDECODE_VGPRS, RENAMED_SCALARS, RENAMED_VGPRS, VCC};
 
 /// How a step of a run is emitted.
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ impl<'a> Body<'a> {
                     && !item.alone
                     && step.flags == 0
                     && !lane::keeps_destination(step)
-                    && item.touch.written_scalars() == 0 =>
+                    && (item.touch.written_scalars() == 0 || is_sum(program, step)) =>
             {
                 Some(How::Lane(emit))
             }
@@ -174,6 +174,12 @@ impl<'a> Body<'a> {
         }
         None
     }
+}
+
+/// Whether `step` is half of a sum of 64 bits in a wave32, whose carries are in a register that can be renamed.
+fn is_sum(program: &Predecoded, step: &Step) -> bool {
+    let is_one = matches!(step.op, Some(Op::V_ADD_CO_U32 | Op::V_ADD_CO_CI_U32));
+    is_one && program.shape.halves == 1 && step.sdst as usize <= VCC
 }
 
 /// Whether a scalar step may be done in advance: it reads no SCC, and has one result of 32 bits.
@@ -267,6 +273,22 @@ impl<'a> Renaming<'a> {
         (1..dwords as u16).all(|d| map(first + d * step) == to + d * step).then_some(to)
     }
 
+    /// The carries of a sum get a register of their own: one for both halves of a sum.
+    fn carries(&mut self, step: &mut Step) -> Option<()> {
+        let old = step.sdst;
+        let is_second =
+            step.op == Some(Op::V_ADD_CO_CI_U32) && self.scalars.get(&old) == Some(&step.src[2].index);
+        step.sdst = if is_second { step.src[2].index } else { self.fresh_scalar(old)? };
+        Some(())
+    }
+
+    fn fresh_scalar(&mut self, old: u16) -> Option<u16> {
+        let new = self.next_scalar as u16;
+        self.next_scalar += 1;
+        self.scalars.insert(old, new);
+        (self.next_scalar <= NAMED_SCALARS + RENAMED_SCALARS).then_some(new)
+    }
+
     fn sources(&self, step: &mut Step, shape: &Shape, how: How) -> Option<()> {
         let halves = self.halves() as u16;
         for (k, dwords) in shape.sources.into_iter().enumerate() {
@@ -274,7 +296,14 @@ impl<'a> Renaming<'a> {
             let is_base = k == 2 && matches!(how, How::Load(t) if t.space == Space::Global);
             match s.kind {
                 Kind::Vgpr | Kind::VgprMod => {
-                    s.index = self.consecutive(s.index, dwords, halves, |row| self.row(row))?;
+                    match self.consecutive(s.index, dwords, halves, |row| self.row(row)) {
+                        Some(first) => s.index = first,
+                        None if step.op == Some(Op::V_LSHLREV_B64) && k == 1 => {
+                            let high = Src::vgpr(self.row(s.index + halves).into());
+                            (s.index, step.src[2]) = (self.row(s.index), high);
+                        }
+                        None => return None,
+                    }
                 }
                 Kind::Scalar | Kind::ScalarMod => {
                     let dwords = if is_base { 2 } else { dwords };
@@ -309,12 +338,8 @@ impl<'a> Renaming<'a> {
         }
         let has_result = info(step.op?).dst.first().is_some_and(|slot| slot.class != Class::V);
         if has_result {
-            let (old, new) = (self.scalar(step.dst), self.next_scalar as u16);
-            self.next_scalar += 1;
-            if self.next_scalar > NAMED_SCALARS + RENAMED_SCALARS {
-                return None;
-            }
-            self.scalars.insert(step.dst, new);
+            let old = self.scalar(step.dst);
+            let new = self.fresh_scalar(step.dst)?;
             if step.op == Some(Op::S_ADDK_I32) {
                 let mut copy = step;
                 copy.op = Some(Op::S_MOV_B32);
@@ -356,6 +381,12 @@ impl<'a> Renaming<'a> {
                 self.sources(&mut step, &shape, how)?;
                 let is_early = is_early[lanes];
                 lanes += 1;
+                if is_sum(body.program, original) {
+                    if !is_early {
+                        return None;
+                    }
+                    self.carries(&mut step)?;
+                }
                 if is_early || (turn + 1 < turns && !self.reads_its_own(original, &shape)) {
                     self.fresh_rows(&mut step, shape.destination)?;
                 } else {

@@ -15,14 +15,14 @@ use super::exits::{Cold, Slow};
 use super::flow::Item;
 use super::generator::{Access, Gen, Wide};
 use super::integer::LESS;
-use super::progressions::{How, Progression, as_one_sum, span};
+use super::progressions::{How, Progression, as_one_sum, high_half, span};
 use super::regs::{Piece, Regs, Spill};
 use super::scalar::{self, A, A64, B, B64, place};
 use super::transfer::{Kept, Outlined};
 use crate::step::{Kind, Src, Step};
 
 /// First lanes that are kept at a time; in unit tests so few that small programs run out of them.
-pub(super) const FIRSTS: usize = if cfg!(test) { 3 } else { 32 };
+pub(super) const FIRSTS: usize = if cfg!(test) { 3 } else { 64 };
 
 /// A row of which the first lane is known.
 #[derive(Clone, Copy, Debug)]
@@ -187,8 +187,8 @@ impl Gen {
         }
     }
 
-    /// An operation has written these pieces, and maybe others of its registers.
-    pub(super) fn overwritten(&mut self, accesses: &[(Access, u32, bool)], item: &Item) {
+    /// An operation has written these pieces, and maybe others of these rows.
+    pub(super) fn overwritten(&mut self, accesses: &[(Access, u32, bool)], rows: impl FnOnce() -> Vec<u16>) {
         if self.steady.is_empty() {
             return;
         }
@@ -198,15 +198,21 @@ impl Gen {
                 s.pending &= !(1 << c);
             }
         }
-        let (vgprs, halves) = (self.shape.vgprs, self.shape.halves);
-        let steady = &mut self.steady;
-        item.touch.each_write(|register| {
-            let register = if register < 256 { register } else { vgprs + register - 256 };
-            for s in steady.iter_mut().filter(|s| s.row as usize == register * halves) {
-                s.is_over = true;
-            }
-        });
-        steady.retain(|s| s.pending != 0 || !s.is_over);
+        let rows = rows();
+        for s in self.steady.iter_mut().filter(|s| rows.contains(&s.row)) {
+            s.is_over = true;
+        }
+        self.steady.retain(|s| s.pending != 0 || !s.is_over);
+    }
+
+    /// Nothing needs a piece any more, not even at the end.
+    pub(super) fn forget_piece(&mut self, piece: Piece) {
+        self.regs.drop_piece(piece);
+        let (row, c) = self.row_of(piece);
+        for s in self.steady.iter_mut().filter(|s| s.row == row) {
+            (s.pending, s.is_over) = (s.pending & !(1 << c), true);
+        }
+        self.steady.retain(|s| s.pending != 0 || !s.is_over);
     }
 
     /// The row and the number of a piece in a wave of 32 lanes.
@@ -230,11 +236,11 @@ impl Gen {
     }
 
     /// `to` = the first lane of a source.
-    fn first_lane(&mut self, to: Register, s: &Src, dword: u16) {
+    fn first_lane(&mut self, to: Register, s: &Src) {
         if s.kind != Kind::Vgpr {
             return scalar::load(&mut self.asm, to, s);
         }
-        let row = s.index + dword;
+        let row = s.index;
         if let Some(known) = self.steady_row(row) {
             let from = slot_place(known.slot, known.is_high);
             return self.asm.op2(Code::Mov_r32_rm32, to, from);
@@ -260,20 +266,21 @@ impl Gen {
                 self.asm.op2(Code::Mov_rm64_r64, low, A64);
                 false
             }
-            How::Long { is_short } => {
-                self.first_lane(A, b, 0);
+            How::Long { is_short, span } => {
+                self.first_lane(A, b);
+                self.stays_below(A, span, slow);
                 if !is_short {
-                    self.first_lane(B, b, 1);
+                    self.first_lane(B, &Src::vgpr(high_half(step, 1).into()));
                     self.asm.op2(Code::Shl_rm64_imm8, B64, 32);
                     self.asm.op2(Code::Or_r64_rm64, A64, B64);
                 }
                 self.asm.op2(Code::Shl_rm64_imm8, A64, (a.value & 63) as i32);
                 self.asm.op2(Code::Mov_rm64_r64, low, A64);
-                false
+                span != 0
             }
             How::Low { spans } => {
-                self.first_lane(A, a, 0);
-                self.first_lane(B, b, 0);
+                self.first_lane(A, a);
+                self.first_lane(B, b);
                 for (register, span) in [A, B].into_iter().zip(spans) {
                     self.stays_below(register, span, slow);
                 }
@@ -290,8 +297,8 @@ impl Gen {
                 self.asm.op2(Code::Mov_r32_rm32, Register::EDX, high);
                 self.asm.op2(Code::Cmp_rm32_imm8, Register::EDX, UNLIKE);
                 self.asm.jump(Code::Jae_rel32_64, slow);
-                self.first_lane(A, a, 0);
-                self.first_lane(B, b, 0);
+                self.first_lane(A, a);
+                self.first_lane(B, b);
                 self.asm.op2(Code::Bt_rm32_imm8, Register::EDX, 0);
                 self.asm.op2(Code::Adc_r32_rm32, A, B);
                 self.asm.op2(Code::Sbb_r32_rm32, B, B);
@@ -346,11 +353,11 @@ impl Gen {
             (Kind::Scalar, Kind::Scalar) if high.index == low.index + 1 => {
                 return self.asm.op2(Code::Mov_r64_rm64, to, place(low.index));
             }
-            (Kind::Vgpr, _) => return self.first_lane(to32, low, 0),
+            (Kind::Vgpr, _) => return self.first_lane(to32, low),
             _ => {}
         }
-        self.first_lane(Register::EDX, low, 0);
-        self.first_lane(to32, high, 0);
+        self.first_lane(Register::EDX, low);
+        self.first_lane(to32, high);
         self.asm.op2(Code::Shl_rm64_imm8, to, 32);
         self.asm.op2(Code::Or_r64_rm64, to, Register::RDX);
     }
@@ -379,20 +386,20 @@ impl Gen {
         let Some(op) = step.op else { return };
         let shift = |g: &mut Gen, code: Code, by: &Src| g.asm.op2(code, A, (by.value & 31) as i32);
         let second = |g: &mut Gen, code: Code, s: &Src| {
-            g.first_lane(B, s, 0);
+            g.first_lane(B, s);
             g.asm.op2(code, A, B);
         };
         let (add, or) = (Code::Add_r32_rm32, Code::Or_r32_rm32);
         match op {
             V_SUBREV_NC_U32 => {
-                self.first_lane(A, b, 0);
+                self.first_lane(A, b);
                 second(self, Code::Sub_r32_rm32, a);
             }
             V_LSHLREV_B32 | V_LSHRREV_B32 => {
-                self.first_lane(A, b, 0);
+                self.first_lane(A, b);
                 shift(self, if op == V_LSHLREV_B32 { Code::Shl_rm32_imm8 } else { Code::Shr_rm32_imm8 }, a);
             }
-            _ => self.first_lane(A, a, 0),
+            _ => self.first_lane(A, a),
         }
         match op {
             V_ADD_NC_U32 | V_ADD_NC_I32 => second(self, add, b),
@@ -480,6 +487,32 @@ impl Emitter<'_> {
         slow.result = Some(ByHandler { slot, row: low.dst, half: Half::Both });
         self.goes_on(slow);
         true
+    }
+
+    /// Computes the first lane of a step in a run, or of two steps that are the halves of a sum; to `otherwise` if that does not
+    /// say what the carries are like.
+    pub(super) fn first_in_run(&mut self, step: &Step, high: Option<&Step>, otherwise: Label) {
+        let Some(facts) = &self.g.facts else { return };
+        let (p, order) = (Progression::of(facts, step), high.and_then(|high| as_one_sum(facts, step, high)));
+        let Some(p) = p else {
+            self.g.exhausted = true;
+            return;
+        };
+        let slot = self.g.free_slot();
+        match (high, order) {
+            (Some(high), Some(order)) => {
+                self.g.compute_sum([step, high], order, &p, slot, otherwise);
+                self.g.becomes_steady(step.dst, slot, p.stride, false, false);
+                self.g.becomes_steady(high.dst, slot, p.stride, true, false);
+            }
+            _ => {
+                self.g.compute_first(step, &p, slot, otherwise);
+                self.g.becomes_steady(step.dst, slot, p.stride, false, p.how == How::Word);
+                if matches!(p.how, How::Long { .. }) {
+                    self.g.becomes_steady(step.dst + 1, slot, p.stride, true, false);
+                }
+            }
+        }
     }
 
     /// Code out of line that calls the handler of step `index` in the state that registers have now.

@@ -214,7 +214,7 @@ impl Gen {
         for &(access, next, overwrites) in accesses {
             self.regs.set_next(access.piece, next, overwrites);
             if next == NEVER && access.piece as usize >= self.first_renamed() {
-                self.regs.drop_piece(access.piece);
+                self.forget_piece(access.piece);
             }
         }
     }

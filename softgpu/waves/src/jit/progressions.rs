@@ -19,8 +19,9 @@ use crate::step::{FLAG_ALL_LANES, Kind, Src, Step};
 pub(super) enum How {
     /// The operation on first lanes, 32 bits.
     Word,
-    /// A shift of 64 bits, of which the upper ones may be known to be zero.
-    Long { is_short: bool },
+    /// A shift of 64 bits, of which the upper ones may be known to be zero. If the lower ones may exceed 32 bits within the lanes,
+    /// they have a span.
+    Long { is_short: bool, span: u32 },
     /// A sum of low halves. Those of the two sources that may exceed 32 bits within the lanes have a span.
     Low { spans: [u32; 2] },
     /// The sum of high halves that belongs to it.
@@ -36,7 +37,7 @@ pub(super) struct Progression {
 }
 
 /// Distances from which on lanes are not recomputed from the first one.
-const FAR: u32 = 1 << 20;
+pub(super) const FAR: u32 = 1 << 20;
 
 /// From the first lane to the last one.
 pub(super) fn span(stride: u32) -> u32 {
@@ -72,8 +73,13 @@ impl Progression {
             }
             V_LSHLREV_B64 => {
                 let (_, pair) = facts.long_result(step)?;
-                let is_short = facts.of(step.src[1].index + 1).is_zero();
-                whole(How::Long { is_short }, pair?.stride, pair?.width)
+                let [_, from, _] = &step.src;
+                let is_short = facts.of(high_half(step, 1)).is_zero();
+                let low = facts.of(from.index);
+                let is_pair = !is_split(step) && facts.pair(from.index).is_some();
+                let stays = !is_short || is_pair || low.stays_in_range();
+                let span = if stays { 0 } else { span(low.stride.min(FAR)) };
+                whole(How::Long { is_short, span }, pair?.stride, pair?.width)
             }
             _ if is_word(op) => {
                 let fact = facts.result(step)?;
@@ -82,6 +88,18 @@ impl Progression {
             _ => None,
         }
     }
+}
+
+/// Whether the halves of what a step shifts are in registers that do not follow each other: the high half is the third source
+/// then, which the operation does not have. Only renamed registers are so.
+pub(super) fn is_split(step: &Step) -> bool {
+    step.op == Some(Op::V_LSHLREV_B64) && step.src[2].kind == Kind::Vgpr
+}
+
+/// The row of the high half of what a step shifts, in a wave of so many halves.
+pub(super) fn high_half(step: &Step, halves: usize) -> u16 {
+    // CAST: one or two.
+    if is_split(step) { step.src[2].index } else { step.src[1].index + halves as u16 }
 }
 
 /// Which source of the sum of high halves belongs to the first one of the sum of low halves, if both can be done as one sum of

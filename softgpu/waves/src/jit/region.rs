@@ -16,6 +16,7 @@ use super::order;
 use super::regs::Piece;
 use super::transfer::{Transfer, address_dwords};
 use super::{lane, lane_scalars, vmem};
+use crate::step::Step;
 use crate::wave::EXEC;
 
 /// A region with fewer operations has only the variant for any EXEC: a second variant is not worth its bytes (AVX-512).
@@ -275,15 +276,15 @@ impl Emitter<'_> {
                     self.g.settle(accesses, 0..0);
                     self.scalar_between(item);
                     self.g.end_operation(accesses);
-                    self.g.overwritten(accesses, item);
+                    self.overwritten(accesses, item);
                     self.pass_in_variant(item.index);
                 }
                 Micro::Transfer(item, t) => {
-                    let address = self.kept_address(item, t);
+                    let address = self.kept_address(&self.program.steps[item.index], t);
                     self.g.settle(accesses, address);
                     self.transfer(item, t, masked);
                     self.g.end_operation(accesses);
-                    self.g.overwritten(accesses, item);
+                    self.overwritten(accesses, item);
                     piece = usize::MAX;
                     self.pass_in_variant(item.index);
                 }
@@ -295,12 +296,25 @@ impl Emitter<'_> {
     fn settled_lane(&mut self, item: &Item, c: usize, piece: &mut usize, accesses: &[(Access, u32, bool)]) {
         self.g.settle(accesses, 0..0);
         self.lane(item, c, piece, accesses);
-        self.g.overwritten(accesses, item);
+        self.overwritten(accesses, item);
+    }
+
+    /// What a step has written is not what first lanes say.
+    fn overwritten(&mut self, accesses: &[(Access, u32, bool)], item: &Item) {
+        let (vgprs, halves) = (self.g.shape.vgprs, self.g.shape.halves);
+        self.g.overwritten(accesses, || {
+            let mut rows = Vec::new();
+            item.touch.each_write(|register| {
+                let register = if register < 256 { register } else { vgprs + register - 256 };
+                // CAST: scalars have numbers above those of VGPRs, and are no rows.
+                rows.push((register * halves) as u16);
+            });
+            rows
+        });
     }
 
     /// The registers of a transfer's address, if their first lanes will do: it is not what is stored, too.
-    fn kept_address(&self, item: &Item, t: &Transfer) -> Range<u16> {
-        let step = &self.program.steps[item.index];
+    pub(super) fn kept_address(&self, step: &Step, t: &Transfer) -> Range<u16> {
         // CAST: at most two, and four.
         let (first, dwords, stored) = (step.src[0].index, address_dwords(step, t) as u16, t.dwords as u16);
         let is_stored = |part: usize| {

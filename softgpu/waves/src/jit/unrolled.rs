@@ -5,7 +5,9 @@
 //! access is not what was expected, the loop goes on one turn at a time, as without this code.
 
 use iced_x86::{Code, Register};
+use softgpu_isa::Op;
 
+use super::analysis::Facts;
 use super::asm::{Label, RENAMED, context, wave_field};
 use super::codes;
 use super::context::JitContext;
@@ -13,6 +15,7 @@ use super::copies::{Body, Copies, How, Renamed};
 use super::emit::Emitter;
 use super::generator::{Access, next_accesses};
 use super::order;
+use super::progressions::{Progression, as_one_sum, is_split};
 use super::transfer::address_dwords;
 use super::{lane, scalar, vmem};
 use crate::step::Step;
@@ -21,6 +24,8 @@ use crate::wave::Wave;
 /// A piece of work on the registers of the run.
 enum Work<'a> {
     Early(&'a Renamed, usize),
+    /// By the first lane; maybe together with the high half of a sum.
+    First(&'a Renamed, Option<&'a Renamed>),
     Load(&'a Renamed),
     Late(&'a Renamed, usize),
     Move(u16, u16, usize),
@@ -35,7 +40,7 @@ impl Emitter<'_> {
         let rollback = self.g.asm.label();
         self.test_all_lanes(plain);
         self.scalars_in_advance(end - 1, &copies, rollback);
-        self.g.facts.clone_from(&self.facts);
+        self.g.facts = self.facts.as_ref().map(Facts::assuming);
         self.g.addresses.clear();
         self.g.has_renamed = true;
         let rows = context(std::mem::offset_of!(JitContext, renamed));
@@ -61,27 +66,41 @@ impl Emitter<'_> {
     pub(super) fn copies(&mut self, first: usize, end: usize) -> Option<Copies> {
         let facts = self.facts.clone()?;
         let branch = &self.program.steps[end - 1];
-        let is_loop =
-            matches!(branch.op, Some(softgpu_isa::Op::S_CBRANCH_SCC0 | softgpu_isa::Op::S_CBRANCH_SCC1))
-                && branch.target as usize == first
-                && end < self.program.steps.len();
+        let is_loop = matches!(branch.op, Some(Op::S_CBRANCH_SCC0 | Op::S_CBRANCH_SCC1))
+            && branch.target as usize == first
+            && end < self.program.steps.len();
         if !is_loop {
             return None;
         }
         let body = Body::of(self.program, first, end - 1, self.g.wide, self.floats)?;
         let copies = body.copies()?;
         // What is not known of an address before is not found out here.
-        self.g.facts = Some(facts);
+        self.g.facts = Some(facts.assuming());
         let mut all_known = true;
-        for renamed in &copies.early {
-            if let How::Load(t) = renamed.how {
-                all_known &=
-                    address_dwords(&renamed.step, &t) == 0 || self.g.pattern(&renamed.step, &t).is_some();
-            }
+        for (k, renamed) in copies.early.iter().enumerate() {
+            let step = &renamed.step;
+            all_known &= match renamed.how {
+                How::Load(t) => address_dwords(step, &t) == 0 || self.g.pattern(step, &t).is_some(),
+                How::Lane(_) if step.op == Some(Op::V_ADD_CO_U32) => self.sum_at(&copies, k).is_some(),
+                How::Lane(_) if step.op == Some(Op::V_ADD_CO_CI_U32) => k > 0 && is_low(&copies.early[k - 1]),
+                How::Lane(_) if is_split(step) => {
+                    self.g.facts.as_ref().is_some_and(|facts| Progression::of(facts, step).is_some())
+                }
+                How::Lane(_) => true,
+            };
             self.pass_renamed(renamed);
         }
         self.g.facts = None;
         all_known.then_some(copies)
+    }
+
+    /// The high half of the sum whose low half is the early step at `k`, if both are done by the first lane.
+    fn sum_at<'a>(&self, copies: &'a Copies, k: usize) -> Option<&'a Renamed> {
+        let (low, high) = (&copies.early[k], copies.early.get(k + 1)?);
+        let facts = self.g.facts.as_ref()?;
+        let is_first = Progression::of(facts, &low.step).is_some();
+        let is_sum = is_low(low) && high.step.op == Some(Op::V_ADD_CO_CI_U32);
+        (is_first && is_sum && as_one_sum(facts, &low.step, &high.step).is_some()).then_some(high)
     }
 
     fn pass_renamed(&mut self, renamed: &Renamed) {
@@ -123,12 +142,18 @@ impl Emitter<'_> {
 
     fn work(&mut self, copies: &Copies, rollback: Label) {
         let mut list = Vec::new();
-        for renamed in &copies.early {
+        for (k, renamed) in copies.early.iter().enumerate() {
+            let is_first = self.g.facts.as_ref().is_some_and(|f| Progression::of(f, &renamed.step).is_some());
             match renamed.how {
                 How::Load(_) => list.push(Work::Load(renamed)),
+                // Done together with the low half.
+                How::Lane(_) if renamed.step.op == Some(Op::V_ADD_CO_CI_U32) => {}
+                How::Lane(_) if is_first => list.push(Work::First(renamed, self.sum_at(copies, k))),
                 How::Lane(_) => list.extend((0..self.g.pieces()).map(|c| Work::Early(renamed, c))),
             }
+            self.pass_renamed(renamed);
         }
+        self.g.facts = self.facts.as_ref().map(Facts::assuming);
         let late = self.by_chains(&copies.late);
         let late: Vec<&Renamed> = late.iter().map(|&k| &copies.late[k]).collect();
         let late = order::by_pieces(&late, self.g.pieces(), self.fits_side_by_side(&late));
@@ -141,17 +166,24 @@ impl Emitter<'_> {
         for (work, accesses) in list.iter().zip(&accesses) {
             match work {
                 Work::Early(renamed, c) | Work::Late(renamed, c) => {
+                    self.g.settle(accesses, 0..0);
                     if let How::Lane(emit) = renamed.how {
                         emit(&mut self.g, &renamed.step, *c);
                     }
                 }
+                Work::First(renamed, high) => {
+                    self.first_in_run(&renamed.step, high.map(|high| &high.step), rollback);
+                }
                 Work::Load(renamed) => {
                     if let How::Load(t) = renamed.how {
                         let checks = self.checks;
+                        let address = self.kept_address(&renamed.step, &t);
+                        self.g.settle(accesses, address);
                         self.g.transfer(&renamed.step, &t, &checks, rollback);
                     }
                 }
                 Work::Move(to, from, c) => {
+                    self.g.settle(accesses, 0..0);
                     let from = self.g.piece(*from, 0, *c);
                     let from = self.g.piece_register(from);
                     self.g.finish(codes::MOVE, *to, 0, *c, &[from.into()]);
@@ -161,6 +193,10 @@ impl Emitter<'_> {
             match work {
                 Work::Load(renamed) => self.pass_renamed(renamed),
                 Work::Early(renamed, c) if *c + 1 == self.g.pieces() => self.pass_renamed(renamed),
+                Work::First(renamed, high) => {
+                    self.pass_renamed(renamed);
+                    high.iter().for_each(|high| self.pass_renamed(high));
+                }
                 _ => {}
             }
         }
@@ -178,6 +214,20 @@ impl Emitter<'_> {
         match work {
             Work::Early(renamed, c) | Work::Late(renamed, c) => {
                 lane::accesses(&self.g, &renamed.step, *c, false)
+            }
+            Work::First(renamed, high) => {
+                let steps = [Some(*renamed), *high].into_iter().flatten();
+                let accesses = |step: &Step, c: usize| {
+                    let mut list = lane::accesses(&self.g, step, c, false);
+                    if is_split(step) {
+                        let no_half = self.g.piece(step.src[1].index, 1, c);
+                        list.retain(|a| a.overwrites || a.piece != no_half);
+                    }
+                    list
+                };
+                steps
+                    .flat_map(|r| (0..self.g.pieces()).flat_map(|c| accesses(&r.step, c)).collect::<Vec<_>>())
+                    .collect()
             }
             Work::Load(renamed) => match renamed.how {
                 How::Load(t) => vmem::accesses(&self.g, &renamed.step, &t, false),
@@ -221,6 +271,11 @@ impl Emitter<'_> {
             None => self.leave(end),
         }
     }
+}
+
+/// Whether it is the low half of a sum of 64 bits.
+fn is_low(renamed: &Renamed) -> bool {
+    renamed.step.op == Some(Op::V_ADD_CO_U32)
 }
 
 fn writes_two(step: &Step) -> bool {
