@@ -8,7 +8,7 @@ use super::{Place, compare_programs, compare_words, each_block, generates_code, 
 use crate::jit::generator::Wide;
 
 /// The loop's counter, and a scalar that is added to addresses in each turn.
-const COUNTER: u32 = 30;
+pub(super) const COUNTER: u32 = 30;
 pub(super) const STEP: u32 = 28;
 
 pub(super) fn code(op: Op, fmt: Fmt) -> u32 {
@@ -100,7 +100,7 @@ fn program(r: &mut Random, turns: u32) -> Vec<u32> {
 }
 
 /// The end of a loop that begins at `start`, and of the program.
-fn end_loop(words: &mut Vec<u32>, start: usize) {
+pub(super) fn end_loop(words: &mut Vec<u32>, start: usize) {
     words.push(0x8080_0000 | COUNTER << 16 | 129 << 8 | COUNTER);
     words.push(0xBF07_0000 | 128 << 8 | COUNTER);
     let distance = start as i64 - (words.len() as i64 + 1);
@@ -109,7 +109,7 @@ fn end_loop(words: &mut Vec<u32>, start: usize) {
 }
 
 /// How many turns of its loop a program's code does at once.
-fn turns_at_once(place: &Place, words: &[u32], wide: Wide) -> usize {
+pub(super) fn turns_at_once(place: &Place, words: &[u32], wide: Wide) -> usize {
     let mut most = 0;
     each_block(place, words, wide, |emitter, block| {
         most = most.max(emitter.copies(block.start, block.end).map_or(0, |copies| copies.scalars.len()));

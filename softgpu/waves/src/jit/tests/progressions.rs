@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use softgpu_isa::{Fmt, Op};
 
-use super::loops::{code, vop2};
+use super::loops::{COUNTER, STEP, code, end_loop, operation, turns_at_once, vop2};
 use super::random::{self, DATA_BYTES, Random, below, index, long_address};
 use super::{BYTES, Place, compare_programs_in, each_block, generates_code};
 use crate::jit::generator::Wide;
@@ -82,6 +82,59 @@ fn program(r: &mut Random) -> Vec<u32> {
     }
     words.push(random::END);
     words
+}
+
+/// A loop through addresses that are sums of 64 bits: indices of 32 bits, which may exceed those in the middle of a wave.
+fn loop_program(r: &mut Random) -> Vec<u32> {
+    use Op::*;
+    const BASE: u32 = 36;
+    let (scale, is_high) = (below(r, 4), r.chance(3));
+    // v8 = the index, v9 = 0
+    let mut words = vec![0x7E10_0300, 0x3610_10FF, 0x3FF, 0x7E12_0280];
+    words.extend([
+        0xBE80_0000 | COUNTER << 16 | (129 + below(r, 32)),
+        0xBE80_0000 | STEP << 16 | (129 + below(r, 40)),
+    ]);
+    let bias = if is_high { 0u32.wrapping_sub(64 * (1 + below(r, 40))) } else { 0 };
+    words.extend([0x4A10_10FF, bias]);
+    // s[36:37] = where the data would be if the index began at zero
+    for (op, to, from, by) in [
+        (S_SUB_U32, BASE, 20, bias << scale),
+        (S_SUBB_U32, BASE + 1, 21, (u64::from(bias) << scale >> 32) as u32),
+    ] {
+        words.extend([0x8000_0000 | code(op, Fmt::Sop2) << 23 | to << 16 | 255 << 8 | from, by]);
+    }
+    let start = words.len();
+    words.extend([0xD400_0000 | code(V_LSHLREV_B64, Fmt::Vop3) << 16 | 10, (128 + scale) | (256 + 8) << 9]);
+    words.extend([
+        0xD400_0000 | code(V_ADD_CO_U32, Fmt::Vop3sd) << 16 | 106 << 8 | 10,
+        BASE | (256 + 10) << 9,
+    ]);
+    words.push(code(V_ADD_CO_CI_U32, Fmt::Vop2) << 25 | 11 << 17 | 11 << 9 | (BASE + 1));
+    for _ in 0..1 + r.below(2) {
+        words.push(0xDC02_0000 | code(GLOBAL_LOAD_B32, Fmt::Global) << 18 | (4 * below(r, 8)));
+        words.push((4 + below(r, 3)) << 24 | 124 << 16 | 10);
+    }
+    for _ in 0..3 + r.below(5) {
+        words.push(operation(r));
+    }
+    words.push(code(V_ADD_NC_U32, Fmt::Vop2) << 25 | 8 << 17 | 8 << 9 | STEP);
+    end_loop(&mut words, start);
+    words
+}
+
+#[test]
+fn loops_around_4_gib_agree() {
+    if !generates_code() {
+        return;
+    }
+    let is_special = |place: &Place, words: &[u32]| {
+        [Wide::Z, Wide::Y].iter().any(|&wide| turns_at_once(place, words, wide) > 1)
+    };
+    let (programs, special) =
+        compare_programs_in(&place(), 0x1009_4000, |r| (loop_program(r), 32), is_special);
+    println!("{programs} programs, {special} of them several turns at a time");
+    assert!(special * 2 > programs, "{special} of {programs} go several turns at a time");
 }
 
 /// Whether a program's code computes first lanes only.
