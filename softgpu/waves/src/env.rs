@@ -53,9 +53,18 @@ pub(crate) struct Hot {
     read: [[u64; 2]; 4],
     write: [[u64; 2]; 4],
     next: usize,
+    /// Those in which accesses of generated code were found last: each has one of these, together with others.
+    read_before: [[u64; 2]; Hot::PLACES],
+    write_before: [[u64; 2]; Hot::PLACES],
 }
 
 impl Hot {
+    /// Places for ranges in which accesses of generated code were found.
+    pub(crate) const PLACES: usize = 32;
+    /// Offset of those of loads.
+    pub(crate) const READ_BEFORE: usize = std::mem::offset_of!(Hot, read_before);
+    /// Offset of those of stores.
+    pub(crate) const WRITE_BEFORE: usize = std::mem::offset_of!(Hot, write_before);
     /// Offset of the four readable ranges (start, end), for generated code.
     pub(crate) const READ: usize = std::mem::offset_of!(Hot, read);
     /// Offset of the four writable ranges.
@@ -63,7 +72,8 @@ impl Hot {
 
     pub(crate) fn new() -> Hot {
         // Ranges that hold nothing.
-        Hot { generation: u64::MAX, read: [[u64::MAX, 0]; 4], write: [[u64::MAX, 0]; 4], next: 0 }
+        let (few, many) = ([[u64::MAX, 0]; 4], [[u64::MAX, 0]; Hot::PLACES]);
+        Hot { generation: u64::MAX, read: few, write: few, next: 0, read_before: many, write_before: many }
     }
 }
 

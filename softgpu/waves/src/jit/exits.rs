@@ -47,27 +47,17 @@ pub(super) struct Slow {
 impl Emitter<'_> {
     /// A scalar load; its handler is called where the address range is not a cached one. No row is in a register.
     pub(super) fn scalar_load(&mut self, first: usize, index: usize) -> bool {
+        let step = &self.program.steps[index];
+        let Some(dwords) = scalar::loaded_range(&mut self.g.asm, step) else { return false };
         let count = self.ordinal(index) - self.ordinal(first) + 1;
-        let (slow, resume) = (self.g.asm.label(), self.g.asm.label());
-        let check = self.checks.read;
-        let is_inline = scalar::load_memory(&mut self.g.asm, &self.program.steps[index], check, slow);
-        if is_inline {
-            let (dirty, pending, held) = (Vec::new(), Vec::new(), Vec::new());
-            let slow = Slow {
-                label: slow,
-                resume,
-                count,
-                step: index,
-                then: None,
-                dirty,
-                pending,
-                held,
-                result: None,
-            };
-            self.cold.push(Cold::Slow(Box::new(slow)));
-            self.g.asm.place(resume);
-        }
-        is_inline
+        let (label, resume, checks) = (self.g.asm.label(), self.g.asm.label(), self.checks);
+        self.g.check_range(false, &checks, label);
+        scalar::load_dwords(&mut self.g.asm, step, dwords);
+        let (dirty, pending, held) = (Vec::new(), Vec::new(), Vec::new());
+        let slow = Slow { label, resume, count, step: index, then: None, dirty, pending, held, result: None };
+        self.cold.push(Cold::Slow(Box::new(slow)));
+        self.g.asm.place(resume);
+        true
     }
 
     /// Calls a step's handler. All state is in the wave.

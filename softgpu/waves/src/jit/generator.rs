@@ -73,6 +73,8 @@ pub(super) struct Gen {
     pub addresses: Addresses,
     /// The rows of which the first lane is known.
     pub steady: Vec<Steady>,
+    /// Accesses whose ranges are checked.
+    pub checked: usize,
     /// Rare patterns that are emitted out of line.
     pub outlined: Vec<Outlined>,
     /// No register was free for an operation: the code must not be used.
@@ -93,6 +95,7 @@ impl Gen {
             facts: None,
             addresses: Addresses::default(),
             steady: Vec::new(),
+            checked: 0,
             outlined: Vec::new(),
             exhausted: false,
         }

@@ -6,7 +6,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
-use super::asm::{Asm, Label, SCALARS, memory, wave_field};
+use super::asm::{Asm, SCALARS, memory, wave_field};
 use super::scalar_arithmetic;
 use crate::predecode::Shape;
 use crate::salu::control::DEALLOC_VGPRS;
@@ -315,20 +315,19 @@ fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
     true
 }
 
-/// Emits a scalar load; `false` (and nothing is emitted) if the load is not done inline. `check` is the subroutine for
-/// readable ranges, `slow` the place where the handler is called. RDX and the first two vector registers are
-/// overwritten.
-pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) -> bool {
+/// RAX and RCX = start and end of what a scalar load reads. Returns its dwords; `None` (and nothing is emitted) if it is not done
+/// inline.
+pub(super) fn loaded_range(asm: &mut Asm, s: &Step) -> Option<i64> {
     let dwords: i64 = match s.op {
         Some(Op::S_LOAD_B32) => 1,
         Some(Op::S_LOAD_B64) => 2,
         Some(Op::S_LOAD_B128) => 4,
         Some(Op::S_LOAD_B256) => 8,
         Some(Op::S_LOAD_B512) => 16,
-        _ => return false,
+        _ => return None,
     };
     if s.src[0].kind != Kind::Scalar || !matches!(s.src[1].kind, Kind::Scalar | Kind::Const) {
-        return false;
+        return None;
     }
     asm.op2(Code::Mov_r64_rm64, A64, place(s.src[0].index));
     // A 32-bit move clears the upper half.
@@ -337,8 +336,11 @@ pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) ->
     asm.op2(Code::Add_rm64_imm32, A64, s.imm);
     asm.op2(Code::And_rm64_imm8, A64, -4);
     asm.op2(Code::Lea_r64_m, B64, memory(A64, 4 * dwords, false));
-    asm.jump(Code::Call_rel32_64, check);
-    asm.jump(Code::Jb_rel32_64, slow);
+    Some(dwords)
+}
+
+/// A scalar load of so many dwords from RAX on. RCX and the first two vector registers are overwritten.
+pub(super) fn load_dwords(asm: &mut Asm, s: &Step, dwords: i64) {
     match dwords {
         1 => {
             asm.op2(Code::Mov_r32_rm32, B, memory(A64, 0, false));
@@ -364,7 +366,6 @@ pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) ->
             }
         }
     }
-    true
 }
 
 /// Emits the comparison of a conditional branch, and returns the jump that is taken when the branch is.

@@ -37,7 +37,8 @@ impl Transfer {
     }
 }
 
-/// The subroutines that say whether a global range may be read, or written: start in RAX, end in RCX; carry set if not.
+/// The subroutines that say whether a global range may be read, or written: start in RAX, end in RCX; carry set if not. RSI and
+/// RDI become the start and the end of what may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checks {
     pub read: Label,
@@ -210,6 +211,9 @@ pub(super) struct Scattered {
 /// Code for rare patterns, emitted out of line; its registers were reserved at the jump to it.
 #[derive(Debug)]
 pub(super) enum Outlined {
+    /// A range, from RAX to RCX, that is not where the last one of this access was: `slow` unless it is allowed. `place` is where
+    /// that is kept, behind RDX.
+    Elsewhere { label: Label, done: Label, slow: Label, check: Label, place: MemoryOperand },
     /// Lanes without a common distance: `slow` unless each of them, plus `bytes`, lies in LDS.
     Check { label: Label, done: Label, slow: Label, bytes: i64, offsets: Offsets, spare: [Register; 2] },
     /// High halves that are not the same in all lanes: `spare` are overwritten.

@@ -126,6 +126,15 @@ impl Gen {
     pub(in crate::jit) fn emit_outlined(&mut self) {
         for outlined in std::mem::take(&mut self.outlined) {
             let done = match outlined {
+                Outlined::Elsewhere { label, done, slow, check, place } => {
+                    self.asm.place(label);
+                    self.asm.jump(Code::Call_rel32_64, check);
+                    self.asm.jump(Code::Jb_rel32_64, slow);
+                    self.asm.op2(Code::Mov_rm64_r64, place, Register::RSI);
+                    let end = MemoryOperand { displacement: place.displacement + 8, ..place };
+                    self.asm.op2(Code::Mov_rm64_r64, end, Register::RDI);
+                    done
+                }
                 Outlined::Check { label, done, slow, bytes, offsets, spare } => {
                     self.asm.place(label);
                     self.check_scattered(bytes, offsets, spare, slow);

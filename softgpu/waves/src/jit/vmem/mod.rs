@@ -17,6 +17,7 @@ use super::context::JitContext;
 use super::generator::{Access, Gen, Wide};
 use super::regs::Spill;
 use super::transfer::{Checks, Offsets, Outlined, Scattered, Space, Transfer, address_dwords, at};
+use crate::env::Hot;
 use crate::step::Step;
 
 use address::{Pattern, TOO_FAR_BIT, places};
@@ -206,8 +207,29 @@ impl Gen {
                 self.check_stride(t, stride, slow);
             }
         }
-        self.asm.jump(Code::Call_rel32_64, if t.store { checks.write } else { checks.read });
+        self.check_range(t.store, checks, slow);
+    }
+
+    /// To `slow` unless the range from RAX to RCX may be accessed. RDX, RSI and RDI are overwritten.
+    pub(super) fn check_range(&mut self, store: bool, checks: &Checks, slow: Label) {
+        let (first, check) = match store {
+            false => (Hot::READ_BEFORE, checks.read),
+            true => (Hot::WRITE_BEFORE, checks.write),
+        };
+        // CAST: the places are few.
+        let at = first as i64 + 16 * (self.checked % Hot::PLACES) as i64;
+        self.checked += 1;
+        let (label, done) = (self.asm.label(), self.asm.label());
+        let bound = |n: i64| memory(Register::RDX, at + 8 * n, false);
+        self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, hot)));
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RAX, bound(0));
+        self.asm.jump(Code::Jb_rel32_64, label);
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, bound(1));
+        self.asm.jump(Code::Ja_rel32_64, label);
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, Register::RAX);
         self.asm.jump(Code::Jb_rel32_64, slow);
+        self.asm.place(done);
+        self.outlined.push(Outlined::Elsewhere { label, done, slow, check, place: bound(0) });
     }
 
     /// A store to `slow` unless its lanes are at a distance that [`Gen::by_stride`] does.
@@ -276,8 +298,7 @@ impl Gen {
 
     /// The two subroutines of [`Checks`].
     pub(super) fn emit_checks(&mut self, checks: &Checks) {
-        for (label, ranges) in [(checks.read, crate::env::Hot::READ), (checks.write, crate::env::Hot::WRITE)]
-        {
+        for (label, ranges) in [(checks.read, Hot::READ), (checks.write, Hot::WRITE)] {
             self.asm.place(label);
             self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, hot)));
             for k in 0..4 {
@@ -287,6 +308,8 @@ impl Gen {
                 self.asm.jump(Code::Jb_rel32_64, next);
                 self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, bound(1));
                 self.asm.jump(Code::Ja_rel32_64, next);
+                self.asm.op2(Code::Mov_r64_rm64, Register::RSI, bound(0));
+                self.asm.op2(Code::Mov_r64_rm64, Register::RDI, bound(1));
                 self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, Register::RAX);
                 self.asm.op0(Code::Retnq);
                 self.asm.place(next);
