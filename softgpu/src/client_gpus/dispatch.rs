@@ -3,8 +3,6 @@
 //!
 //! INVARIANT: a [`Job`] that is not running holds all that is needed to resume the dispatch; the packet is read once.
 
-use std::borrow::Cow;
-
 use nix::errno::Errno;
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError, PacketKind};
 use queues::hsa::KernelDescriptor;
@@ -16,7 +14,7 @@ use super::clock;
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
-use super::xccs::DispatchWaves;
+use super::xccs::{DispatchWaves, Wave};
 use crate::hardware::{HwQueue, HwQueueKind};
 
 /// What a descriptor says of a dispatch's scratch memory: there is none; its bytes, as descriptors did that know of no
@@ -169,7 +167,7 @@ impl Job {
     pub(super) fn waves(&self) -> DispatchWaves<'_> {
         let xcc = |wave: &WaveRecord| self.xcc_of([wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]]);
         let waves = self.grid.iter().flat_map(|grid| &grid.waves);
-        waves.map(|wave| (xcc(wave), Cow::Borrowed(wave))).collect()
+        waves.map(|wave| (xcc(wave), Wave::Borrowed(wave))).collect()
     }
 
     /// How many these are.

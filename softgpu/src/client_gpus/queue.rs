@@ -10,7 +10,6 @@
 //!                                   └──► halted (its descriptor says so, and it stays halted)
 //! ```
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -25,7 +24,7 @@ use super::mqd;
 use super::queue_context::{Halt, QueueContext};
 use super::raised::Raised;
 use super::save;
-use super::xccs::SplitWaves;
+use super::xccs::{SplitWaves, Wave};
 use crate::hardware::{HwQueue, HwQueueKind, Mqd};
 use crate::misbehaviour::Misbehaviour;
 
@@ -170,7 +169,9 @@ impl Queue {
         let Core { gpu, config, .. } = &self.shared.core;
         let mut waves = match &halted {
             Some(_) if Misbehaviour::FaultKernel.is_on() => Vec::new(),
-            Some(raised) => vec![raised.waves.iter().map(|wave| (raised.xcc, Cow::Borrowed(wave))).collect()],
+            Some(raised) => {
+                vec![raised.waves.iter().map(|wave| (raised.xcc, Wave::Borrowed(wave))).collect()]
+            }
             None => context.waves(),
         };
         if Misbehaviour::Preempt.is_on() {

@@ -9,7 +9,7 @@
 //! INVARIANT: a wave is saved into the area of the XCC that runs it, and comes back from there. Which waves of an area are of
 //! which dispatch is in the descriptor of the second XCC, and nowhere if there is only one XCC.
 
-use std::borrow::Cow;
+use std::borrow::Borrow;
 
 use nix::errno::Errno;
 use queues::save_area::WaveRecord;
@@ -17,14 +17,60 @@ use queues::words::count;
 
 use super::mqd::{Reader, Writer};
 
+/// A wave: a dispatch's, or one that was read. It has the size of a pointer or two, unlike a record, of which there may be
+/// thousands.
+#[derive(Clone, Debug)]
+pub(super) enum Wave<'a> {
+    Borrowed(&'a WaveRecord),
+    Owned(Box<WaveRecord>),
+}
+
+impl Borrow<WaveRecord> for Wave<'_> {
+    fn borrow(&self) -> &WaveRecord {
+        match self {
+            Self::Borrowed(wave) => wave,
+            Self::Owned(wave) => wave,
+        }
+    }
+}
+
+impl PartialEq for Wave<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b): (&WaveRecord, &WaveRecord) = (self.borrow(), other.borrow());
+        a == b
+    }
+}
+
+impl Eq for Wave<'_> {}
+
+impl Wave<'_> {
+    /// The record, to change it; the dispatch's stays as it is.
+    pub(super) fn to_mut(&mut self) -> &mut WaveRecord {
+        if let Self::Borrowed(wave) = *self {
+            *self = Self::Owned(Box::new(wave.clone()));
+        }
+        match self {
+            Self::Owned(wave) => wave,
+            Self::Borrowed(_) => unreachable!("it was made an owned one"),
+        }
+    }
+
+    fn into_owned(self) -> WaveRecord {
+        match self {
+            Self::Borrowed(wave) => wave.clone(),
+            Self::Owned(wave) => *wave,
+        }
+    }
+}
+
 /// The waves of a dispatch, each with the number of its XCC.
-pub(super) type DispatchWaves<'a> = Vec<(usize, Cow<'a, WaveRecord>)>;
+pub(super) type DispatchWaves<'a> = Vec<(usize, Wave<'a>)>;
 
 /// The waves of a queue, a list for each XCC, and how many of a list each dispatch has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SplitWaves<'a> {
     /// In the order of the dispatches.
-    pub(super) of_xcc: Vec<Vec<Cow<'a, WaveRecord>>>,
+    pub(super) of_xcc: Vec<Vec<Wave<'a>>>,
     /// By dispatch, then by XCC.
     counts: Vec<Vec<usize>>,
 }
@@ -70,7 +116,8 @@ impl<'a> SplitWaves<'a> {
         if of_xcc.iter().enumerate().any(|(xcc, waves)| listed(xcc) != waves.len()) {
             return Err(Errno::EINVAL);
         }
-        let owned = |waves: Vec<WaveRecord>| waves.into_iter().map(Cow::Owned).collect();
+        let owned =
+            |waves: Vec<WaveRecord>| waves.into_iter().map(|wave| Wave::Owned(Box::new(wave))).collect();
         Ok(Self { of_xcc: of_xcc.into_iter().map(owned).collect(), counts })
     }
 
@@ -80,7 +127,7 @@ impl<'a> SplitWaves<'a> {
         let mut all = Vec::new();
         for counts in &self.counts {
             for (list, &waves) in lists.iter_mut().zip(counts) {
-                all.extend(list.by_ref().take(waves).map(Cow::into_owned));
+                all.extend(list.by_ref().take(waves).map(Wave::into_owned));
             }
         }
         all
@@ -100,13 +147,12 @@ mod tests {
     }
 
     fn owned(split: &SplitWaves<'_>) -> Vec<Vec<WaveRecord>> {
-        let list =
-            |waves: &Vec<Cow<'_, WaveRecord>>| waves.iter().map(|wave| wave.clone().into_owned()).collect();
+        let list = |waves: &Vec<Wave<'_>>| waves.iter().map(|wave| wave.clone().into_owned()).collect();
         split.of_xcc.iter().map(list).collect()
     }
 
-    fn alone(pc: u64) -> Cow<'static, WaveRecord> {
-        Cow::Owned(WaveRecord::alone(pc))
+    fn alone(pc: u64) -> Wave<'static> {
+        Wave::Owned(Box::new(WaveRecord::alone(pc)))
     }
 
     #[test]

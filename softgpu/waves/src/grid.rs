@@ -155,6 +155,7 @@ impl Grid {
     fn new(
         plan: Plan,
         vm: Arc<Vm>,
+        workers: &Workers,
         control: Control,
         resume: Option<Box<GridState>>,
         observation: Option<Observation>,
@@ -168,12 +169,14 @@ impl Grid {
             let mut start = 0;
             for (k, r) in state.waves.iter().enumerate() {
                 if r.last_in_group {
-                    let group = Group::restore(&plan, &state.waves[start..=k]);
+                    let mut group = workers.group();
+                    group.restore(&plan, &state.waves[start..=k]);
                     used.push(group.slot);
                     progress.resident.push_back(group);
                     start = k + 1;
                 }
             }
+            workers.keep_records(state.waves);
         }
         progress.started = progress.resident.len();
         // Resumed workgroups keep their scratch; a hostile or changed state may name slots that do not exist.
@@ -365,7 +368,7 @@ impl Grid {
     }
 
     /// Waits until the grid has ended and closes it. Returns how it ended.
-    fn wait(&self) -> Outcome {
+    fn wait(&self, workers: &Workers) -> Outcome {
         let mut p = self.progress.lock();
         while !self.is_over(&p) {
             self.changed.wait_for(&mut p, POLL);
@@ -381,7 +384,12 @@ impl Grid {
             return Outcome::Aborted;
         }
         let next_workgroup = self.next.load(Ordering::Relaxed).min(self.plan.total);
-        let waves = p.resident.iter().flat_map(|group| group.records()).collect();
+        // CAST: waves of at most `MAX_RESIDENT` workgroups.
+        let count = p.resident.iter().map(|group| group.waves() as usize).sum();
+        let mut waves = workers.records();
+        waves.reserve(count);
+        let used = p.resident.iter().fold(0, |used, group| group.put_records(&mut waves, used));
+        waves.truncate(used);
         Outcome::Paused(Box::new(GridState { next_workgroup, waves }))
     }
 }
@@ -438,7 +446,7 @@ fn begin(
     let is_resumed = resume.is_some();
     let observation =
         workers.observe().and_then(|wishes| Observation::new(wishes, launch, &plan, is_resumed));
-    let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume, observation, ended));
+    let grid = Arc::new(Grid::new(plan, vm.clone(), workers, control.clone(), resume, observation, ended));
     control.attach(&grid);
     if !is_resumed {
         workers.count(Counts { dispatches: 1, ..Counts::default() });
@@ -457,8 +465,9 @@ fn begin(
 
 /// Waits for the end of a grid.
 fn finish(grid: &Arc<Grid>, launch: &Launch, workers: &Workers) -> (Outcome, u64) {
-    let outcome = grid.wait();
+    let outcome = grid.wait(workers);
     workers.remove(grid);
+    workers.keep(std::mem::take(&mut grid.progress.lock().resident));
     if let Some(observation) = &grid.observation {
         observation.finish(launch, &grid.plan, &outcome);
     }

@@ -96,39 +96,41 @@ impl Group {
         plan.start(&mut self.waves[..waves], id, slot);
     }
 
-    /// Rebuilds a workgroup from the records of its waves that had not ended.
-    pub(crate) fn restore(plan: &Plan, records: &[WaveRecord]) -> Box<Group> {
-        let mut group = Group::new();
-        group.make_room(plan, records.len());
-        for (w, r) in group.waves.iter_mut().zip(records) {
+    /// Rebuilds a workgroup, in this memory, from the records of its waves that had not ended.
+    pub(crate) fn restore(&mut self, plan: &Plan, records: &[WaveRecord]) {
+        self.make_room(plan, records.len());
+        for (w, r) in self.waves.iter_mut().zip(records) {
             w.restore(plan, r);
         }
         if let Some(lds) = records.first().and_then(|r| r.lds.as_ref()) {
-            for (d, &x) in group.lds.iter_mut().zip(lds) {
+            for (d, &x) in self.lds.iter_mut().zip(lds) {
                 *d = x;
             }
         }
-        if let Some(w) = group.waves.first() {
-            group.id = w.group;
-            group.slot = plan.place_of(w);
+        if let Some(w) = self.waves.first() {
+            self.id = w.group;
+            self.slot = plan.place_of(w);
         }
-        group
     }
 
-    /// Records of the waves that have not ended. A wave at a barrier is saved with its PC at the barrier
-    /// instruction, so that it executes the barrier again.
-    pub(crate) fn records(&self) -> Vec<WaveRecord> {
-        let mut records: Vec<WaveRecord> = self.waves[..self.live]
-            .iter()
-            .filter(|w| w.state != WaveStatus::Ended)
-            .map(|w| {
-                let mut r = w.record();
-                if w.state == WaveStatus::AtBarrier {
-                    r.pc = r.pc.wrapping_sub(4);
-                }
-                r
-            })
-            .collect();
+    /// Writes records of the waves that have not ended over those that `all` has from the `first` on, or adds them. A wave at a
+    /// barrier is saved with its PC at the barrier instruction, so that it executes the barrier again. Returns the number of
+    /// records then.
+    pub(crate) fn put_records(&self, all: &mut Vec<WaveRecord>, first: usize) -> usize {
+        let mut next = first;
+        for w in self.waves[..self.live].iter().filter(|w| w.state != WaveStatus::Ended) {
+            let memory = all.get_mut(next).map(|old| std::mem::take(&mut old.vgprs)).unwrap_or_default();
+            let mut r = w.record_in(memory);
+            if w.state == WaveStatus::AtBarrier {
+                r.pc = r.pc.wrapping_sub(4);
+            }
+            match all.get_mut(next) {
+                Some(old) => *old = r,
+                None => all.push(r),
+            }
+            next += 1;
+        }
+        let records = &mut all[first..next];
         let lds = self.waves.first().map_or(0, |w| w.lds_bytes as usize / 4);
         if let Some(first) = records.first_mut() {
             first.first_in_group = true;
@@ -137,7 +139,7 @@ impl Group {
         if let Some(last) = records.last_mut() {
             last.last_in_group = true;
         }
-        records
+        next
     }
 
     /// Runs until the workgroup is done or the deadline has passed. The map lock is offered to writers after every

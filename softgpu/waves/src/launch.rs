@@ -397,14 +397,22 @@ fn user_sgprs(launch: &Launch, layout: &UserSgprs) -> [u32; 16] {
 impl Wave {
     /// The wave's registers as the save area holds them; LDS and the group flags are the caller's.
     pub(crate) fn record(&self) -> WaveRecord {
+        self.record_in(Vec::new())
+    }
+
+    /// The same; the vector registers in this memory.
+    pub(crate) fn record_in(&self, mut vgprs: Vec<u32>) -> WaveRecord {
         let rows = self.vgprs() * self.halves;
         let mut sgprs = [0u32; 128];
         sgprs[..108].copy_from_slice(&self.s[..108]);
         let mut ttmp = [0u32; 16];
         ttmp.copy_from_slice(&self.s[TTMP..TTMP + 16]);
+        vgprs.clear();
+        vgprs.reserve_exact(rows * 32);
+        self.v[..rows].iter().for_each(|row| vgprs.extend_from_slice(&row.0));
         WaveRecord {
             lanes: self.lanes() as u32,
-            vgprs: self.v[..rows].iter().map(|row| row.0).collect::<Vec<_>>().into_flattened(),
+            vgprs,
             sgprs,
             m0: self.s[crate::wave::M0],
             pc: self.pc,

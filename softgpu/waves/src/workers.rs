@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The threads that run waves, one per core, shared by all grids.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
+use queues::save_area::WaveRecord;
 
 use crate::engine::Engine;
 use crate::grid::Grid;
+use crate::group::Group;
+use crate::launch::MAX_RESIDENT;
 use crate::observe::Observe;
 use crate::priority;
 
@@ -44,7 +48,19 @@ struct Shared {
     engine: Engine,
     observe: Option<Arc<Observe>>,
     totals: Totals,
+    /// The memory of workgroups of grids that were paused, and of records of grids that were resumed: the next ones are as many.
+    /// Memory that the system has to give again takes longer than what is done with it.
+    kept: Mutex<Kept>,
 }
+
+#[derive(Debug, Default)]
+struct Kept {
+    groups: VecDeque<Box<Group>>,
+    records: Vec<WaveRecord>,
+}
+
+/// Most bytes of vector registers in records that are kept.
+const RECORDS_BYTES: usize = 16 << 20;
 
 /// A pool of worker threads.
 #[derive(Debug)]
@@ -79,6 +95,7 @@ impl Workers {
             engine,
             observe,
             totals: Totals::default(),
+            kept: Mutex::default(),
         });
         let threads = (0..count.max(1))
             .filter_map(|k| {
@@ -121,6 +138,35 @@ impl Workers {
     /// What is to be recorded, if anything.
     pub(crate) fn observe(&self) -> Option<&Arc<Observe>> {
         self.shared.observe.as_ref()
+    }
+
+    /// Memory for a workgroup.
+    pub(crate) fn group(&self) -> Box<Group> {
+        self.shared.kept.lock().groups.pop_front().unwrap_or_else(Group::new)
+    }
+
+    /// Keeps the memory of workgroups, as much as one grid may need.
+    pub(crate) fn keep(&self, groups: VecDeque<Box<Group>>) {
+        let kept = &mut self.shared.kept.lock().groups;
+        let more = MAX_RESIDENT.saturating_sub(kept.len());
+        kept.extend(groups.into_iter().take(more));
+    }
+
+    /// Records that were used before, of any waves.
+    pub(crate) fn records(&self) -> Vec<WaveRecord> {
+        std::mem::take(&mut self.shared.kept.lock().records)
+    }
+
+    /// Keeps the memory of records.
+    pub(crate) fn keep_records(&self, mut records: Vec<WaveRecord>) {
+        let mut bytes = 0;
+        let fit = records.iter().take_while(|record| {
+            bytes += record.vgprs.capacity() * 4;
+            bytes <= RECORDS_BYTES
+        });
+        let count = fit.count();
+        records.truncate(count);
+        self.shared.kept.lock().records = records;
     }
 
     pub(crate) fn add(&self, grid: Arc<Grid>) {
