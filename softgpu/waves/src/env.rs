@@ -60,7 +60,7 @@ pub(crate) struct Hot {
 
 impl Hot {
     /// Places for ranges in which accesses of generated code were found.
-    pub(crate) const PLACES: usize = 32;
+    pub(crate) const PLACES: usize = 128;
     /// Offset of those of loads.
     pub(crate) const READ_BEFORE: usize = std::mem::offset_of!(Hot, read_before);
     /// Offset of those of stores.

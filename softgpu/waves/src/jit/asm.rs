@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register, RoundingControl};
+use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, OpKind, Register, RoundingControl};
 
 use crate::wave::Wave;
 
@@ -59,8 +59,18 @@ pub(super) enum AsmError {
     Unplaced(usize),
 }
 
+/// What the address in RAX is the sum of: a place, and an offset of the context or of the scalar file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub base: Register,
+    pub displacement: i64,
+    pub plus: Option<(Register, i64)>,
+}
+
 pub(super) struct Asm {
     encoder: Encoder,
+    /// What is in RAX, as far as it is known.
+    address: Option<Sum>,
     at: usize,
     labels: Vec<Option<usize>>,
     /// End of a four-byte displacement, and its target.
@@ -75,6 +85,7 @@ impl Asm {
     pub(super) fn new() -> Asm {
         Asm {
             encoder: Encoder::new(64),
+            address: None,
             at: 0,
             labels: Vec::new(),
             fixups: Vec::new(),
@@ -89,6 +100,9 @@ impl Asm {
     pub(super) fn put(&mut self, instruction: Result<Instruction, IcedError>) {
         if self.failed.is_some() {
             return;
+        }
+        if instruction.as_ref().is_ok_and(may_change_address) {
+            self.address = None;
         }
         match instruction.and_then(|i| self.encoder.encode(&i, self.at as u64)) {
             Ok(bytes) => self.at += bytes,
@@ -156,6 +170,17 @@ impl Asm {
 
     pub(super) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.at);
+        self.address = None;
+    }
+
+    /// Whether RAX is this sum at this point of the code.
+    pub(super) fn has_address(&self, sum: Sum) -> bool {
+        self.address == Some(sum)
+    }
+
+    /// RAX has become this sum.
+    pub(super) fn set_address(&mut self, sum: Sum) {
+        self.address = Some(sum);
     }
 
     /// A jump with a four-byte displacement (`Jmp_rel32_64`, `Je_rel32_64` and the like).
@@ -287,6 +312,16 @@ pub(super) fn context(offset: usize) -> MemoryOperand {
 /// The field of the wave at `offset`; [`SCALARS`] points into it.
 pub(super) fn wave_field(offset: usize) -> MemoryOperand {
     memory(SCALARS, offset as i64 - std::mem::offset_of!(Wave, s) as i64, false)
+}
+
+/// Whether RAX, or what it is the sum of, may be another one behind an instruction. No instruction that is emitted writes RAX
+/// without naming it first.
+fn may_change_address(i: &Instruction) -> bool {
+    let writes_place = i.op0_kind() == OpKind::Memory && matches!(i.memory_base(), CONTEXT | SCALARS);
+    let is_call = matches!(i.code(), Code::Call_rel32_64 | Code::Call_rm64);
+    is_call
+        || writes_place
+        || i.op0_kind() == OpKind::Register && i.op0_register().full_register() == Register::RAX
 }
 
 fn build(code: Code, operands: &[Arg]) -> Result<Instruction, IcedError> {

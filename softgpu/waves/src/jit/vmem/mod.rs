@@ -10,9 +10,9 @@ mod lanes;
 mod narrow;
 mod wide;
 
-use iced_x86::{Code, Register};
+use iced_x86::{Code, MemoryOperand, Register};
 
-use super::asm::{Label, context, memory};
+use super::asm::{Label, Sum, context, memory};
 use super::context::JitContext;
 use super::generator::{Access, Gen, Wide};
 use super::regs::Spill;
@@ -154,18 +154,22 @@ impl Gen {
             0 => self.scalar(s.src[2].index),
             _ => self.first_place(s, t, c).unwrap_or_else(|| places(self.known(s, t, c)).0),
         };
-        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, from);
-        match t.space {
-            Space::Lds => {
-                let lds = context(std::mem::offset_of!(JitContext, lds));
-                self.asm.op2(Code::Add_r64_rm64, Register::RAX, lds);
-            }
-            Space::Global if addresses == 1 => {
-                let base = self.scalar(s.src[2].index);
-                self.asm.op2(Code::Add_r64_rm64, Register::RAX, base);
-            }
-            Space::Global => {}
+        let plus = match t.space {
+            Space::Lds => Some(context(std::mem::offset_of!(JitContext, lds))),
+            Space::Global if addresses == 1 => Some(self.scalar(s.src[2].index)),
+            Space::Global => None,
+        };
+        let place = |m: MemoryOperand| (m.base, m.displacement);
+        let (base, displacement) = place(from);
+        let sum = Sum { base, displacement, plus: plus.map(place) };
+        if self.asm.has_address(sum) {
+            return;
         }
+        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, from);
+        if let Some(plus) = plus {
+            self.asm.op2(Code::Add_r64_rm64, Register::RAX, plus);
+        }
+        self.asm.set_address(sum);
     }
 
     /// The lanes that are checked together.
@@ -233,7 +237,7 @@ impl Gen {
     }
 
     /// A store to `slow` unless its lanes are at a distance that [`Gen::by_stride`] does.
-    fn check_stride(&mut self, t: &Transfer, stride: iced_x86::MemoryOperand, slow: Label) {
+    fn check_stride(&mut self, t: &Transfer, stride: MemoryOperand, slow: Label) {
         if t.store {
             self.asm.op2(Code::Cmp_rm64_imm8, stride, 4 * t.dwords as i32);
             let refused = if self.wide == Wide::Z { Code::Jb_rel32_64 } else { Code::Jne_rel32_64 };
