@@ -175,8 +175,11 @@ impl Queue {
             None => context.waves(),
         };
         if Misbehaviour::Preempt.is_on() {
-            let words = waves.iter_mut().flatten().flat_map(|(_, wave)| &mut wave.to_mut().vgprs);
-            words.for_each(|word| *word ^= 1);
+            for (_, wave) in waves.iter_mut().flatten() {
+                let mut changed = wave.clone().into_owned();
+                changed.vgprs.iter_mut().for_each(|word| *word ^= 1);
+                *wave = Wave::Owned(Box::new(changed));
+            }
         }
         if halted.is_none()
             && let Some(rsrc1) =

@@ -44,18 +44,8 @@ impl PartialEq for Wave<'_> {
 impl Eq for Wave<'_> {}
 
 impl Wave<'_> {
-    /// The record, to change it; the dispatch's stays as it is.
-    pub(super) fn to_mut(&mut self) -> &mut WaveRecord {
-        if let Self::Borrowed(wave) = *self {
-            *self = Self::Owned(Box::new(wave.clone()));
-        }
-        match self {
-            Self::Owned(wave) => wave,
-            Self::Borrowed(_) => unreachable!("it was made an owned one"),
-        }
-    }
-
-    fn into_owned(self) -> WaveRecord {
+    /// The record, or a copy of the dispatch's.
+    pub(super) fn into_owned(self) -> WaveRecord {
         match self {
             Self::Borrowed(wave) => wave.clone(),
             Self::Owned(wave) => *wave,

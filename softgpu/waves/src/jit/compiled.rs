@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
 use super::context::{Exit, JitContext, Turn, WAVES};
-use super::first_lanes::FIRSTS;
+use super::steady::FIRSTS;
 use super::transfer::KNOWN;
 use super::{asm, emit, generator, memory};
 use crate::code::Waves;

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::first_lanes::FIRSTS;
+use super::steady::FIRSTS;
 use super::transfer::{KNOWN, Known};
 use crate::env::Env;
 use crate::step::Step;
@@ -84,7 +84,7 @@ pub(super) struct JitContext {
     pub lanes: [MaybeUninit<u32>; 16],
     pub values: [MaybeUninit<u32>; 8],
     pub turns: [MaybeUninit<Turn>; WAVES],
-    /// First lanes of rows that are not computed yet (`first_lanes.rs`); scratch space as the rest.
+    /// First lanes of rows that are not computed yet (`steady.rs`); scratch space as the rest.
     pub firsts: [MaybeUninit<u64>; FIRSTS],
     /// Scratch space: generated code writes it before it reads it.
     pub known: [MaybeUninit<Known>; KNOWN],

@@ -263,7 +263,7 @@ impl<'a> Emitter<'a> {
             _ => {}
         }
         let inline = matches!(item.what, What::Scalar) && self.scalar_step(item.index);
-        if !inline && !self.scalar_load(first, item.index) {
+        if !inline && !self.scalar_load(item.index) {
             self.call(first, item.index);
         }
     }

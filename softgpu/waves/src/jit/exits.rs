@@ -8,8 +8,9 @@ use iced_x86::{Code, Register};
 use super::asm::{ENV, Label, context, wave_field};
 use super::context::{Exit, JitContext};
 use super::emit::Emitter;
-use super::first_lanes::{ByHandler, Steady};
+use super::first_lanes::ByHandler;
 use super::regs::Spill;
+use super::steady::Steady;
 use super::{flow, scalar};
 use crate::step::Step;
 use crate::wave::Wave;
@@ -46,18 +47,37 @@ pub(super) struct Slow {
 
 impl Emitter<'_> {
     /// A scalar load; its handler is called where the address range is not a cached one. No row is in a register.
-    pub(super) fn scalar_load(&mut self, first: usize, index: usize) -> bool {
+    pub(super) fn scalar_load(&mut self, index: usize) -> bool {
         let step = &self.program.steps[index];
         let Some(dwords) = scalar::loaded_range(&mut self.g.asm, step) else { return false };
-        let count = self.ordinal(index) - self.ordinal(first) + 1;
-        let (label, resume, checks) = (self.g.asm.label(), self.g.asm.label(), self.checks);
-        self.g.check_range(false, &checks, label);
+        let (slow, checks) = (self.slow(index), self.checks);
+        self.g.check_range(false, &checks, slow.label);
         scalar::load_dwords(&mut self.g.asm, step, dwords);
-        let (dirty, pending, held) = (Vec::new(), Vec::new(), Vec::new());
-        let slow = Slow { label, resume, count, step: index, then: None, dirty, pending, held, result: None };
-        self.cold.push(Cold::Slow(Box::new(slow)));
-        self.g.asm.place(resume);
+        self.goes_on(slow);
         true
+    }
+
+    /// Code out of line that calls the handler of step `index` in the state that registers have now.
+    pub(super) fn slow(&mut self, index: usize) -> Slow {
+        Slow {
+            label: self.g.asm.label(),
+            resume: self.g.asm.label(),
+            count: self.ordinal(index) - self.ordinal(self.first) + 1,
+            step: index,
+            then: None,
+            dirty: self.g.regs.dirty(),
+            pending: self.g.pending(),
+            held: Vec::new(),
+            result: None,
+        }
+    }
+
+    /// The place where it goes on in line. What is called there leaves neither constants nor masks in registers.
+    pub(super) fn goes_on(&mut self, mut slow: Slow) {
+        self.g.regs.forget_constants();
+        slow.held = self.g.regs.held();
+        self.g.asm.place(slow.resume);
+        self.cold.push(Cold::Slow(Box::new(slow)));
     }
 
     /// Calls a step's handler. All state is in the wave.

@@ -16,7 +16,7 @@
 //! switch     from wave to wave of a workgroup
 //! exits      calls of handlers, exits               dpp, dpp_avx2: permuted lanes
 //! copies, unrolled: several turns of a loop as one
-//! progressions, first_lanes: addresses by the first lane
+//! progressions, steady, first_lanes: addresses by the first lane
 //! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
@@ -64,6 +64,7 @@ mod results;
 mod scalar;
 mod scalar_arithmetic;
 mod special;
+mod steady;
 mod switch;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use softgpu_isa::Op;
 use super::analysis::{Facts, Low};
 use super::emit::Emitter;
 use super::flow::{self, What};
-use super::transfer::address_dwords;
+use super::transfer::{address_dwords, transfer};
 use crate::step::{FLAG_ALL_LANES, Kind, Src, Step};
 
 /// How the first lane is computed.
@@ -144,8 +144,10 @@ impl Emitter<'_> {
     /// Which of the steps `first..end` of a block are such that an access of the block needs their results as addresses.
     pub(super) fn progressions(&mut self, block: usize, first: usize, end: usize) -> Vec<bool> {
         let mut chosen = vec![false; end - first];
+        let halves = self.program.shape.halves;
+        let has_accesses = self.program.steps[first..end].iter().any(|s| transfer(s, halves).is_some());
         let facts = self.heads.get(block).cloned().flatten();
-        let Some(facts) = facts.filter(|facts| facts.halves() == 1) else { return chosen };
+        let Some(facts) = facts.filter(|_| has_accesses && halves == 1) else { return chosen };
         // What each step could be, and how many registers are the address of each access.
         let mut steps = Vec::with_capacity(end - first);
         self.g.facts = Some(facts);

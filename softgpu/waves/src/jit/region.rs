@@ -9,7 +9,7 @@ use iced_x86::Code;
 
 use super::asm::Label;
 use super::emit::Emitter;
-use super::exits::{Cold, Slow};
+use super::exits::Cold;
 use super::flow::{self, Item, Unit, What};
 use super::generator::{Access, Wide, next_accesses};
 use super::order;
@@ -36,27 +36,20 @@ pub(super) enum Micro {
 impl Emitter<'_> {
     /// A load or store within a region.
     pub(super) fn transfer(&mut self, item: &Item, t: &Transfer, masked: bool) {
-        let (index, count) = (item.index, self.ordinal(item.index) - self.ordinal(self.first) + 1);
-        let step = &self.program.steps[index];
-        let (label, resume) = (self.g.asm.label(), self.g.asm.label());
-        let checks = self.checks;
-        if masked {
-            self.g.addresses.clear();
-            self.g.write_back(true);
-            self.call_handler(index);
-            self.g.asm.jump(Code::Jne_rel32_64, label);
-            self.cold.push(Cold::Flow { label, count, step: index });
-            self.g.load_exec_masks();
-        } else {
-            let pending = self.g.pending();
-            let dirty = self.g.transfer(step, t, &checks, label);
-            let held = self.g.regs.held();
-            let slow =
-                Slow { label, resume, count, step: index, then: None, dirty, pending, held, result: None };
-            self.cold.push(Cold::Slow(Box::new(slow)));
+        let index = item.index;
+        if !masked {
+            let (mut slow, checks) = (self.slow(index), self.checks);
+            slow.dirty = self.g.transfer(&self.program.steps[index], t, &checks, slow.label);
+            return self.goes_on(slow);
         }
+        self.g.addresses.clear();
+        self.g.write_back(true);
+        self.call_handler(index);
+        let (label, count) = (self.g.asm.label(), self.ordinal(index) - self.ordinal(self.first) + 1);
+        self.g.asm.jump(Code::Jne_rel32_64, label);
+        self.cold.push(Cold::Flow { label, count, step: index });
+        self.g.load_exec_masks();
         self.g.regs.forget_constants();
-        self.g.asm.place(resume);
     }
 
     pub(super) fn micros(&self, units: &[Unit], masked: bool) -> Vec<Micro> {

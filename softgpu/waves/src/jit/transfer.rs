@@ -7,7 +7,7 @@ use iced_x86::{MemoryOperand, Register};
 use softgpu_isa::Op;
 
 use super::asm::Label;
-use super::first_lanes::Steady;
+use super::steady::Steady;
 use crate::mem::flags::FLAG_STRIDE64;
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
 
