@@ -12,6 +12,7 @@ use super::asm::{Arg, Asm, RENAMED, ROW_BIAS, ROWS, memory};
 use super::codes::Codes;
 use super::regs::{NEVER, Piece, Regs, Spill};
 use super::steady::Steady;
+use super::transcend::Shared;
 use super::transfer::{Addresses, Outlined};
 use crate::predecode::Shape;
 use crate::step::Step;
@@ -73,6 +74,8 @@ pub(super) struct Gen {
     pub addresses: Addresses,
     /// The rows of which the first lane is known.
     pub steady: Vec<Steady>,
+    /// Functions that are called.
+    pub shared: Vec<Shared>,
     /// Accesses whose ranges are checked.
     pub checked: usize,
     /// Rare patterns that are emitted out of line.
@@ -95,6 +98,7 @@ impl Gen {
             facts: None,
             addresses: Addresses::default(),
             steady: Vec::new(),
+            shared: Vec::new(),
             checked: 0,
             outlined: Vec::new(),
             exhausted: false,

@@ -199,6 +199,25 @@ impl Regs {
         true
     }
 
+    /// Empties a register. Returns what has to be stored before that.
+    pub(super) fn free(&mut self, register: u8) -> Option<Spill> {
+        let slot = &mut self.slots[register as usize];
+        let spill = slot.spill(register.into());
+        *slot = FREE;
+        spill
+    }
+
+    /// An empty register has an intermediate result.
+    pub(super) fn make_temporary(&mut self, register: u8) {
+        self.slots[register as usize] = Slot { holds: Holds::Temporary, pinned: true, ..FREE };
+    }
+
+    /// How many registers have something.
+    pub(super) fn taken(&self) -> u8 {
+        // CAST: there are at most 32.
+        self.slots.iter().filter(|s| s.holds != Holds::Nothing).count() as u8
+    }
+
     /// Frees temporaries within an operation.
     pub(super) fn release_temporaries(&mut self) {
         self.forget(|holds| holds == Holds::Temporary);

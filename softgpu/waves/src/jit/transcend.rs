@@ -8,7 +8,7 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
-use super::asm::Arg;
+use super::asm::{Arg, Label};
 use super::codes::{self, AND_NOT_Y, COMPARE_PS_Y, Codes, EQUAL_Y};
 use super::generator::{Emit, Gen, Wide};
 use crate::step::{Kind, Src, Step, mods};
@@ -60,13 +60,51 @@ const COS_CLASSES: u32 = 0x0033_0022;
 pub(super) fn emitter(op: Op) -> Option<Emit> {
     Some(match op {
         Op::V_RCP_F32 | Op::V_RCP_IFLAG_F32 => reciprocal,
+        Op::V_RSQ_F32 => |g, s, c| function(g, s, c, Op::V_RSQ_F32),
+        Op::V_EXP_F32 => |g, s, c| function(g, s, c, Op::V_EXP_F32),
+        Op::V_LOG_F32 => |g, s, c| function(g, s, c, Op::V_LOG_F32),
+        Op::V_SIN_F32 => |g, s, c| function(g, s, c, Op::V_SIN_F32),
+        Op::V_COS_F32 => |g, s, c| function(g, s, c, Op::V_COS_F32),
+        _ => return None,
+    })
+}
+
+/// What computes a function in a temporary, which is lost, and returns another one.
+type Body = fn(&mut Gen, Register) -> Register;
+
+fn body(op: Op) -> Option<Body> {
+    Some(match op {
         Op::V_RSQ_F32 => reciprocal_root,
         Op::V_EXP_F32 => exponential,
         Op::V_LOG_F32 => logarithm,
-        Op::V_SIN_F32 => |g, s, c| periodic(g, s, c, false),
-        Op::V_COS_F32 => |g, s, c| periodic(g, s, c, true),
+        Op::V_SIN_F32 => |g, x| periodic(g, x, false),
+        Op::V_COS_F32 => |g, x| periodic(g, x, true),
         _ => return None,
     })
+}
+
+/// A function that is called, since it has many instructions: it takes its argument in the last register, uses some in front of it, and
+/// leaves its result in one of these.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shared {
+    op: Op,
+    label: Label,
+    registers: u8,
+    result: Register,
+}
+
+fn function(g: &mut Gen, s: &Step, c: usize, op: Op) {
+    let Some(body) = body(op) else { return };
+    let shared = g.shared.iter().find(|shared| shared.op == op).copied();
+    match shared {
+        // A loop's registers are not to be had.
+        Some(shared) if !g.resident => g.call_shared(s, c, shared),
+        _ => {
+            let x = g.own(&s.src[0], c);
+            let r = body(g, x);
+            g.result(s.dst, 0, c, r);
+        }
+    }
 }
 
 /// The lower half of a register.
@@ -79,6 +117,49 @@ pub(super) fn half(r: Register) -> Register {
 }
 
 impl Gen {
+    /// Emits the functions that steps with these operations call.
+    pub(super) fn emit_shared(&mut self, ops: impl Iterator<Item = Op>) {
+        for op in ops {
+            let Some(body) = body(op).filter(|_| self.shared.iter().all(|shared| shared.op != op)) else {
+                continue;
+            };
+            let label = self.asm.label();
+            self.asm.place(label);
+            let x = self.temporary();
+            let result = body(self, x);
+            self.asm.op0(Code::Retnq);
+            self.shared.push(Shared { op, label, registers: self.regs.taken(), result });
+            self.regs.clear();
+        }
+    }
+
+    fn call_shared(&mut self, s: &Step, c: usize, shared: Shared) {
+        let a = self.source(&s.src[0], 0, c);
+        // CAST: a register's number.
+        let last = self.wide.registers() as u8 - 1;
+        let x = self.vector(last);
+        let own = self.number(a);
+        for n in (last + 1 - shared.registers..=last).filter(|&n| n != own) {
+            self.free(n);
+        }
+        if a != x {
+            self.op2(codes::MOVE, x, a);
+        }
+        if own > last - shared.registers {
+            self.free(own);
+        }
+        self.asm.jump(Code::Call_rel32_64, shared.label);
+        self.regs.make_temporary(self.number(shared.result));
+        self.result(s.dst, 0, c, shared.result);
+    }
+
+    /// Empties a register; what is newer than memory is stored.
+    fn free(&mut self, register: u8) {
+        if let Some(spill) = self.regs.free(register) {
+            self.store(spill);
+        }
+    }
+
     /// The low dword of a source, in at most one temporary.
     pub(super) fn operand(&mut self, s: &Src, c: usize) -> Register {
         if s.kind != Kind::ScalarMod {
@@ -213,8 +294,7 @@ fn reciprocal(g: &mut Gen, s: &Step, c: usize) {
     g.result(s.dst, 0, c, x);
 }
 
-fn reciprocal_root(g: &mut Gen, s: &Step, c: usize) {
-    let x = g.own(&s.src[0], c);
+fn reciprocal_root(g: &mut Gen, x: Register) -> Register {
     g.flush(x);
     let one = g.temporary();
     let k = g.asm.constant64(1f64.to_bits(), false);
@@ -224,11 +304,10 @@ fn reciprocal_root(g: &mut Gen, s: &Step, c: usize) {
         g.op3(DIV, x, one, x);
     });
     g.flush(r);
-    g.result(s.dst, 0, c, r);
+    r
 }
 
-fn exponential(g: &mut Gen, s: &Step, c: usize) {
-    let x = g.own(&s.src[0], c);
+fn exponential(g: &mut Gen, x: Register) -> Register {
     g.flush(x);
     let (clamped, t, p) = (g.temporary(), g.temporary(), g.temporary());
     let (least, most) = (g.constant_argument((-200f32).to_bits()), g.constant_argument(200f32.to_bits()));
@@ -253,11 +332,10 @@ fn exponential(g: &mut Gen, s: &Step, c: usize) {
             g.pick_lanes(r, r, x, t);
         }
     }
-    g.result(s.dst, 0, c, r);
+    r
 }
 
-fn logarithm(g: &mut Gen, s: &Step, c: usize) {
-    let x = g.own(&s.src[0], c);
+fn logarithm(g: &mut Gen, x: Register) -> Register {
     g.flush(x);
     let [safe, e, t, p] = [0; 4].map(|_| g.temporary());
     // Of all lanes but positive normal numbers the logarithm of 1 is taken.
@@ -305,7 +383,7 @@ fn logarithm(g: &mut Gen, s: &Step, c: usize) {
             g.asm.place(done);
         }
     }
-    g.result(s.dst, 0, c, r);
+    r
 }
 
 /// `e` = exponent of `x` as f64; `x` is scaled by its inverse, to between the square roots of 1/2 and 2. `t` is lost.
@@ -331,8 +409,7 @@ fn exponent_and_mantissa(g: &mut Gen, x: Register, e: Register, t: Register) {
 }
 
 /// sin or cos of 2 pi x.
-fn periodic(g: &mut Gen, s: &Step, c: usize, cosine: bool) {
-    let x = g.own(&s.src[0], c);
+fn periodic(g: &mut Gen, x: Register, cosine: bool) -> Register {
     let [turns, t, z, sin, cos] = [0; 5].map(|_| g.temporary());
     whole_turns_to_zero(g, turns, x, t);
     let r = g.in_f64(turns, |g, x| {
@@ -375,7 +452,7 @@ fn periodic(g: &mut Gen, s: &Step, c: usize, cosine: bool) {
         Wide::Z => g.fix(r, x, if cosine { COS_CLASSES } else { SIN_CLASSES }),
         Wide::Y => periodic_specials(g, r, x, [t, z], cosine),
     }
-    g.result(s.dst, 0, c, r);
+    r
 }
 
 /// `turns = x`, or 0 where that is a whole number of turns, an infinity or a NaN.
