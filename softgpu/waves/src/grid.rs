@@ -385,9 +385,9 @@ impl Grid {
         }
         let next_workgroup = self.next.load(Ordering::Relaxed).min(self.plan.total);
         // CAST: waves of at most `MAX_RESIDENT` workgroups.
-        let count = p.resident.iter().map(|group| group.waves() as usize).sum();
+        let count: usize = p.resident.iter().map(|group| group.waves() as usize).sum();
         let mut waves = workers.records();
-        waves.reserve(count);
+        waves.reserve(count.saturating_sub(waves.len()));
         let used = p.resident.iter().fold(0, |used, group| group.put_records(&mut waves, used));
         waves.truncate(used);
         Outcome::Paused(Box::new(GridState { next_workgroup, waves }))
