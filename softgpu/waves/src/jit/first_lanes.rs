@@ -39,7 +39,7 @@ impl Gen {
             return scalar::load(&mut self.asm, to, s);
         }
         let row = s.index;
-        if let Some(known) = self.steady_row(row) {
+        if let Some(known) = self.first_of_row(row) {
             let from = slot_place(known.slot, known.is_high);
             return self.asm.op2(Code::Mov_r32_rm32, to, from);
         }

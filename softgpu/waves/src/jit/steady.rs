@@ -53,6 +53,11 @@ impl Gen {
         self.steady.iter().find(|s| s.row == row && !s.is_over)
     }
 
+    /// What is known of a row's first lane. If its piece is pending, it is nowhere else.
+    pub(super) fn first_of_row(&self, row: u16) -> Option<&Steady> {
+        self.steady.iter().find(|s| s.row == row && (!s.is_over || s.pending & 1 != 0))
+    }
+
     /// Where the first lane's address of an access is, if it is kept: 64 bits.
     pub(super) fn kept_address(&self, s: &Step, kept: Kept) -> Option<MemoryOperand> {
         let row = s.src[0].index;
