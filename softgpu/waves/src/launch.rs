@@ -269,8 +269,8 @@ impl Plan {
         special[TTMP + 6 - VCC] = self.dispatch_index;
         special[TTMP + 8 - VCC..TTMP + 11 - VCC].copy_from_slice(&id);
         let items = self.items.filter(|_| extent == self.group.map(|n| n.clamp(1, 1024)));
-        // CAST: a workgroup has at most 1,024³ items, of which 1,024 are in waves.
-        let present = extent.iter().map(|&n| u64::from(n)).product::<u64>().min(u64::from(u32::MAX)) as u32;
+        // At most 1,024³.
+        let present: u32 = extent.iter().product();
         let lanes = self.shape.halves as u32 * 32;
         let is_line = extent[1] == 1 && extent[2] == 1;
         let mut first = 0;

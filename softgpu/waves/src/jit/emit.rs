@@ -88,7 +88,10 @@ impl<'a> Emitter<'a> {
     /// Emits the whole program: the code, and the position of each block's head.
     pub(super) fn emit(mut self) -> Result<(Finished, Vec<(usize, usize)>), AsmError> {
         self.prologue();
-        self.g.emit_shared(self.program.steps.iter().filter_map(|step| step.op));
+        // In other MODEs handlers compute them.
+        if self.floats.f32_default {
+            self.g.emit_shared(self.program.steps.iter().filter_map(|step| step.op));
+        }
         for k in 0..self.leaders.len() {
             self.block(k);
         }

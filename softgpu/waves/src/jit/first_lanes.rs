@@ -32,6 +32,7 @@ enum Half {
 
 /// Upper half of what is kept of a low sum whose carries are not the same in all lanes, or whose addends' are not.
 const UNLIKE: i32 = 2;
+
 impl Gen {
     /// `to` = the first lane of a source.
     fn first_lane(&mut self, to: Register, s: &Src) {
@@ -53,12 +54,12 @@ impl Gen {
         }
     }
 
-    /// Computes the first lane of a result; to `slow`, with nothing changed, if that does not say what the carries are like.
-    /// Whether it may go there.
+    /// Computes the first lane of a result, whose rows are known by it then; to `slow`, with nothing changed, if that does not say
+    /// what the carries are like. Whether it may go there.
     fn compute_first(&mut self, step: &Step, p: &Progression, slot: usize, slow: Label) -> bool {
         let [a, b, _] = &step.src;
         let low = slot_place(slot, false);
-        match p.how {
+        let may_be_slow = match p.how {
             How::Word => {
                 self.word(step);
                 self.asm.op2(Code::Mov_rm64_r64, low, A64);
@@ -106,7 +107,12 @@ impl Gen {
                 self.keep_both(slot);
                 true
             }
+        };
+        self.becomes_steady(step.dst, slot, p.stride, p.how == How::High, p.how == How::Word);
+        if matches!(p.how, How::Long { .. }) {
+            self.becomes_steady(step.dst + 1, slot, p.stride, true, false);
         }
+        may_be_slow
     }
 
     /// Keeps EAX and, as its high half, ECX: at once, since loads of both would wait for two stores.
@@ -116,7 +122,7 @@ impl Gen {
         self.asm.op2(Code::Mov_rm64_r64, slot_place(slot, false), A64);
     }
 
-    /// The sum of 64 bits that two steps make; to `slow` as [`Gen::compute_first`]. `order` tells which sources belong together.
+    /// The same for the sum of 64 bits that two steps make. `order` tells which sources belong together.
     fn compute_sum(
         &mut self,
         [low, high]: [&Step; 2],
@@ -135,6 +141,8 @@ impl Gen {
         self.stays_below(A64, span(p.stride), slow);
         self.asm.op2(Code::Mov_rm32_r32, place(high.sdst), B);
         self.asm.op2(Code::Mov_rm64_r64, slot_place(slot, false), A64);
+        self.becomes_steady(low.dst, slot, p.stride, false, false);
+        self.becomes_steady(high.dst, slot, p.stride, true, false);
     }
 
     /// `to` = the first lanes of two sources, as 64 bits. EDX is overwritten.
@@ -244,11 +252,6 @@ impl Emitter<'_> {
         let Some(slot) = slot else { return false };
         let mut slow = self.slow(item.index);
         let may_be_slow = self.g.compute_first(step, &p, slot, slow.label);
-        let is_word = p.how == How::Word;
-        self.g.becomes_steady(step.dst, slot, p.stride, p.how == How::High, is_word);
-        if matches!(p.how, How::Long { .. }) {
-            self.g.becomes_steady(step.dst + 1, slot, p.stride, true, false);
-        }
         self.g.regs.forget_masks(item.touch.written_scalars(), None);
         if may_be_slow {
             let half = if p.how == How::High { Half::High } else { Half::Low };
@@ -276,8 +279,6 @@ impl Emitter<'_> {
         let slot = self.g.free_slot();
         let mut slow = self.slow(items[0].index);
         self.g.compute_sum([low, high], order, &p, slot, slow.label);
-        self.g.becomes_steady(low.dst, slot, p.stride, false, false);
-        self.g.becomes_steady(high.dst, slot, p.stride, true, false);
         for item in items {
             self.g.regs.forget_masks(item.touch.written_scalars(), None);
         }
@@ -297,19 +298,10 @@ impl Emitter<'_> {
             return;
         };
         let slot = self.g.free_slot();
-        match (high, order) {
-            (Some(high), Some(order)) => {
-                self.g.compute_sum([step, high], order, &p, slot, otherwise);
-                self.g.becomes_steady(step.dst, slot, p.stride, false, false);
-                self.g.becomes_steady(high.dst, slot, p.stride, true, false);
-            }
-            _ => {
-                self.g.compute_first(step, &p, slot, otherwise);
-                self.g.becomes_steady(step.dst, slot, p.stride, false, p.how == How::Word);
-                if matches!(p.how, How::Long { .. }) {
-                    self.g.becomes_steady(step.dst + 1, slot, p.stride, true, false);
-                }
-            }
+        if let (Some(high), Some(order)) = (high, order) {
+            self.g.compute_sum([step, high], order, &p, slot, otherwise);
+        } else {
+            self.g.compute_first(step, &p, slot, otherwise);
         }
     }
 

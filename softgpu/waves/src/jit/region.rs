@@ -13,6 +13,7 @@ use super::exits::Cold;
 use super::flow::{self, Item, Unit, What};
 use super::generator::{Access, Wide, next_accesses};
 use super::order;
+use super::progressions::is_split;
 use super::regs::Piece;
 use super::transfer::{Transfer, address_dwords};
 use super::{lane, lane_scalars, vmem};
@@ -212,10 +213,7 @@ impl Emitter<'_> {
             .iter()
             .map(|m| match m {
                 Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
-                Micro::Progression(item) => {
-                    let step = &self.program.steps[item.index];
-                    (0..self.g.pieces()).flat_map(|c| lane::accesses(&self.g, step, c, masked)).collect()
-                }
+                Micro::Progression(item) => self.accesses_of_all(&self.program.steps[item.index]),
                 Micro::Scalar(item) => lane_scalars::accesses(&self.g, &self.program.steps[item.index]),
                 Micro::Transfer(item, t) => {
                     vmem::accesses(&self.g, &self.program.steps[item.index], t, masked)
@@ -223,6 +221,19 @@ impl Emitter<'_> {
             })
             .collect();
         next_accesses(&list, self.g.all_pieces(), |_| false)
+    }
+
+    /// Those of a step that is done for all pieces at once, by the first lane.
+    pub(super) fn accesses_of_all(&self, step: &Step) -> Vec<Access> {
+        let of_piece = |c: usize| {
+            let mut list = lane::accesses(&self.g, step, c, false);
+            if is_split(step) {
+                let no_half = self.g.piece(step.src[1].index, 1, c);
+                list.retain(|a| a.overwrites || a.piece != no_half);
+            }
+            list
+        };
+        (0..self.g.pieces()).flat_map(of_piece).collect()
     }
 
     pub(super) fn operations(&mut self, micros: &[Micro], masked: bool) {

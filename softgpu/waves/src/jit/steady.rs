@@ -208,13 +208,12 @@ impl Gen {
 
     /// A place for a first lane that no row needs.
     pub(super) fn free_slot(&mut self) -> usize {
-        let used = |steady: &[Steady], k: usize| steady.iter().any(|s| s.slot == k);
-        if let Some(k) = (0..FIRSTS).find(|&k| !used(&self.steady, k)) {
-            return k;
+        if let Some(free) = (0..FIRSTS).find(|&k| self.steady.iter().all(|s| s.slot != k)) {
+            return free;
         }
         let slot = self.steady.iter().find(|s| s.pending == 0).or(self.steady.first()).map_or(0, |s| s.slot);
-        let rows: Vec<Steady> = self.steady.iter().filter(|s| s.slot == slot).copied().collect();
-        let pending: Vec<Steady> = rows.into_iter().filter(|s| s.pending != 0).collect();
+        let mut pending = self.pending();
+        pending.retain(|s| s.slot == slot);
         self.store_now(&pending);
         self.steady.retain(|s| s.slot != slot);
         slot

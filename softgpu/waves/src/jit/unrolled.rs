@@ -217,17 +217,7 @@ impl Emitter<'_> {
             }
             Work::First(renamed, high) => {
                 let steps = [Some(*renamed), *high].into_iter().flatten();
-                let accesses = |step: &Step, c: usize| {
-                    let mut list = lane::accesses(&self.g, step, c, false);
-                    if is_split(step) {
-                        let no_half = self.g.piece(step.src[1].index, 1, c);
-                        list.retain(|a| a.overwrites || a.piece != no_half);
-                    }
-                    list
-                };
-                steps
-                    .flat_map(|r| (0..self.g.pieces()).flat_map(|c| accesses(&r.step, c)).collect::<Vec<_>>())
-                    .collect()
+                steps.flat_map(|renamed| self.accesses_of_all(&renamed.step)).collect()
             }
             Work::Load(renamed) => match renamed.how {
                 How::Load(t) => vmem::accesses(&self.g, &renamed.step, &t, false),
