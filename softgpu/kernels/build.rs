@@ -61,8 +61,18 @@ fn library(clang: &OsString, out: &Path, gpu: bool, lanes: u32) -> Result<(), St
     if gpu && lanes == 64 {
         flags.push("-mwavefrontsize64".into());
     }
+    let target = std::env::var("TARGET").map_err(|_| "cargo set no TARGET")?;
+    let native = std::env::var("HOST").is_ok_and(|host| host == target);
+    // The tests' machine, which need not be the one that builds them.
+    if !gpu && !native {
+        flags.push(format!("--target={target}"));
+    }
     #[cfg(target_arch = "x86_64")]
-    if !gpu && std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+    if !gpu
+        && native
+        && std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("fma")
+    {
         // A fused multiply-add in software would be most of the host's time. A named level, not `native`: clang-19 warns
         // of its own choice of features on processors with AVX10, and warnings are errors here.
         flags.push("-march=x86-64-v3".into());
@@ -76,7 +86,13 @@ fn library(clang: &OsString, out: &Path, gpu: bool, lanes: u32) -> Result<(), St
     }
     let mut command = Command::new(clang);
     command.args(objects).arg("-o").arg(out.join(format!("{side}-{lanes}.so")));
-    run(if gpu { command.args(&GPU[..2]).arg("-nogpulib") } else { command.args(["-shared", "-lm"]) })
+    if gpu {
+        return run(command.args(&GPU[..2]).arg("-nogpulib"));
+    }
+    if !native {
+        command.arg(format!("--target={target}"));
+    }
+    run(command.args(["-shared", "-lm"]))
 }
 
 fn run(command: &mut Command) -> Result<(), String> {

@@ -28,7 +28,6 @@ impl Compilation {
 }
 
 /// Notes that `work` generates code for a program of so many steps.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn timed<T>(steps: usize, work: impl FnOnce() -> T) -> T {
     // A thread has this clock.
     let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);

@@ -4,8 +4,6 @@
 //! INVARIANT: a cache of programs has at most one of each kind. They start with the address space, since a worker would take
 //! longer to start one than to run a short kernel, or with the first job; they end once the cache and its programs are gone.
 
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 

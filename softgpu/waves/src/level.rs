@@ -93,7 +93,10 @@ macro_rules! leveled {
             _ => avx2 as $crate::step::Handler,
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let handler = baseline as $crate::step::Handler;
+        let handler = {
+            let _ = $level;
+            baseline as $crate::step::Handler
+        };
         handler
     }};
 }

@@ -12,7 +12,6 @@ const LONG: u64 = 5_000_000;
 
 /// Has the calling thread run only where no other one wants to. A higher nice value would not be enough: a thread that wakes up
 /// waits for the time slice of such a one.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn give_way() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread, and the call reads `parameters`.

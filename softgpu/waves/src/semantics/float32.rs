@@ -145,7 +145,8 @@ pub(crate) const ENTRIES: &[Entry] = lanes! {
     V_TRUNC_F32 c (a: u32) of(c, a, f64::trunc);
     V_RNDNE_F32 c (a: u32) of(c, a, f64::round_ties_even);
     V_FRACT_F32 c (a: u32) {
-        let r = of(c, a, |x| x - x.floor());
+        // The NaN of an infinite operand is the host's own.
+        let r = of(c, a, |x| if x.is_infinite() { f64::from_bits(0xFFF8_0000_0000_0000) } else { x - x.floor() });
         // Always below 1.
         if r == 0x3F80_0000 { 0x3F7F_FFFF } else { r }
     };

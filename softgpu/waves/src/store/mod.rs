@@ -7,7 +7,6 @@
 //!
 //! INVARIANT: a file is copied to memory before anything of it is looked at, and no descriptor or mapping of it is kept. A
 //! failure is a line in the log at debug level, and code that is generated again: nothing here is an error for a client.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 mod directory;
 mod file;

@@ -5,6 +5,7 @@
 //! the same bits; the f64 error is below 1e-10, hence at most 1 ulp of f32.
 
 use super::fp::flush_f32;
+use super::nan;
 
 /// 1.5 * 2^52: adding it to an f64 rounds the f64 to an integer, which is in the low bits of the sum.
 pub(crate) const SHIFT: f64 = 6_755_399_441_055_744.0;
@@ -162,7 +163,7 @@ pub(crate) fn rcp(bits: u32) -> u32 {
 pub(crate) fn rsq(bits: u32) -> u32 {
     let x = f64::from(f32::from_bits(flush_f32(bits)));
     let r = (1.0 / x.sqrt()) as f32;
-    flush_f32(r.to_bits())
+    nan::of1_32(bits, flush_f32(r.to_bits()))
 }
 
 #[cfg(test)]

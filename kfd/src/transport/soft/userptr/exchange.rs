@@ -130,9 +130,10 @@ pub(in crate::transport::soft) fn on_another_stack<R>(work: impl FnOnce() -> R) 
     let mut call = Call { work: Some(work), result: None };
     let function = function(&call);
     let top = stack.end() & !15;
-    // SAFETY: the function gets its only argument in RDI and, 16-byte aligned, a stack of its own whose guard is that of
-    // the mapping's surroundings; it returns to the next instruction, which puts the old stack pointer back from a
-    // register that functions preserve. It does not unwind: `work` makes system calls.
+    // SAFETY: the function gets its only argument and, 16-byte aligned, a stack of its own whose guard is that of the
+    // mapping's surroundings; it returns to the next instruction, which puts the old stack pointer back from a register
+    // that functions preserve. It does not unwind: `work` makes system calls.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
             "mov r12, rsp",
@@ -143,6 +144,21 @@ pub(in crate::transport::soft) fn on_another_stack<R>(work: impl FnOnce() -> R) 
             function = in(reg) function,
             inout("rdi") &raw mut call => _,
             out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!(
+            "mov x20, sp",
+            "mov sp, {top}",
+            "blr {function}",
+            "mov sp, x20",
+            top = in(reg) top,
+            function = in(reg) function,
+            inout("x0") &raw mut call => _,
+            out("x20") _,
             clobber_abi("C"),
         );
     }
