@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(unsafe_code)]
 
+mod aarch64;
 mod checks;
 mod demo;
 mod inherited;
@@ -54,6 +55,12 @@ enum Command {
     },
     /// Sets up, then runs the semantic test of every instruction and says which have one.
     IsaCoverage,
+    /// Sets up, then builds for aarch64 and runs the wave engine's tests there, under an emulator.
+    Aarch64 {
+        /// Arguments for `cargo nextest run`, such as a filter.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Sets up, then runs every fuzz target for a while.
     Fuzz {
         /// How long each target runs.
@@ -97,8 +104,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_triton: true,
             clients: false,
         },
-        // One library's tests need no CRIU.
-        Command::IsaCoverage => setup::Options {
+        // These tests need no CRIU.
+        Command::IsaCoverage | Command::Aarch64 { .. } => setup::Options {
             without_criu: true,
             without_model: true,
             without_triton: true,
@@ -130,6 +137,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(options) => checks::check(&options, &installed)?,
         Command::Miri => checks::miri()?,
         Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,
+        Command::Aarch64 { arguments } => aarch64::run(&arguments, &installed)?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {

@@ -69,7 +69,7 @@ pub fn cargo_with(arguments: &[&str], installed: &Installed, environment: &[(&st
 }
 
 /// Where cargo puts what it builds.
-fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 

@@ -25,7 +25,7 @@ impl Level {
     pub fn current() -> Level {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(|| {
-            let best = Level::detect();
+            let best = Level::best();
             match std::env::var("SOFTGPU_CPU").as_deref() {
                 Ok("baseline") => Level::Baseline,
                 Ok("avx2") => best.min(Level::Avx2),
@@ -43,9 +43,38 @@ impl Level {
         }
     }
 
-    /// The highest level this CPU has.
+    /// The highest level that all cores have.
     pub fn best() -> Level {
-        Level::detect()
+        static BEST: OnceLock<Level> = OnceLock::new();
+        *BEST.get_or_init(|| Level::detect().min(Level::of_unequal_cores()))
+    }
+
+    /// The highest level that all cores have, where they are of several kinds: a worker may run on any of them, and CPUID
+    /// tells of one. Linux has this directory on such CPUs only (`arch/x86/events/intel/core.c:intel_pmu_init`).
+    fn of_unequal_cores() -> Level {
+        if !std::path::Path::new("/sys/devices/cpu_atom").exists() {
+            return Level::Avx512;
+        }
+        std::fs::read_to_string("/proc/cpuinfo").map_or(Level::Avx2, |text| Level::of_all(&text))
+    }
+
+    /// The highest level that each processor of `/proc/cpuinfo` has; the highest of all if it names none.
+    fn of_all(cpuinfo: &str) -> Level {
+        let flags = cpuinfo.lines().filter_map(|line| line.strip_prefix("flags")?.split_once(':'));
+        flags.map(|(_, flags)| Level::of_flags(flags)).min().unwrap_or(Level::Avx512)
+    }
+
+    fn of_flags(flags: &str) -> Level {
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        let has = |names: &[&str]| names.iter().all(|name| flags.contains(name));
+        // Linux calls LZCNT `abm`.
+        if !has(&["bmi1", "bmi2", "abm", "popcnt", "avx2", "fma", "f16c"]) {
+            Level::Baseline
+        } else if !has(&["avx512f", "avx512bw", "avx512dq", "avx512vl"]) {
+            Level::Avx2
+        } else {
+            Level::Avx512
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -119,3 +148,45 @@ macro_rules! lane_table {
     };
 }
 pub(crate) use lane_table;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AVX2: &str = "fpu sse2 abm popcnt bmi1 avx2 bmi2 fma f16c";
+    const AVX512: &str = "avx512f avx512dq avx512cd avx512bw avx512vl";
+
+    #[test]
+    fn level_of_unequal_cores_is_that_of_the_least() {
+        let core = |number: u32, flags: &str| {
+            format!(
+                "processor\t: {number}\nmodel name\t: flags of a kind\nflags\t\t: {flags}\nvmx flags\t: avx512f\n\n"
+            )
+        };
+        let both = format!("{AVX2} {AVX512}");
+        let of = |cores: &[&str]| {
+            Level::of_all(
+                &cores.iter().zip(0..).map(|(flags, number)| core(number, flags)).collect::<String>(),
+            )
+        };
+        assert_eq!(of(&[&both, &both]), Level::Avx512);
+        assert_eq!(of(&[&both, AVX2]), Level::Avx2);
+        assert_eq!(of(&[AVX2, &both, "fpu sse2"]), Level::Baseline);
+        // AVX-512 without one of its parts, and an abbreviation that is another flag's beginning.
+        assert_eq!(of(&[&both.replace("avx512dq", "avx512_dq")]), Level::Avx2);
+        assert_eq!(of(&[&AVX2.replace("bmi1", "bmi10")]), Level::Baseline);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn linux_and_the_cpu_name_the_same_level() {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        assert_eq!(Level::of_all(&text), Level::detect(), "on a machine whose cores are all alike");
+    }
+
+    #[test]
+    fn what_linux_does_not_say_limits_nothing() {
+        assert_eq!(Level::of_all(""), Level::Avx512);
+        assert_eq!(Level::of_all("flags\nprocessor\t: 0\n"), Level::Avx512);
+    }
+}

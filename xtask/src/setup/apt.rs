@@ -18,13 +18,29 @@ use std::process::Command;
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const ATTEMPTS: u32 = 3;
 
+/// A suite of Debian's, as its sources name it.
+#[derive(Debug)]
+pub struct Suite {
+    /// `trixie`, or `bookworm-security`, which is in an archive of its own.
+    pub name: &'static str,
+    /// An architecture whose packages are wanted beside the machine's.
+    pub other_architecture: Option<&'static str>,
+}
+
+impl Suite {
+    /// A suite of which only packages for this machine are wanted.
+    pub const fn named(name: &'static str) -> Self {
+        Self { name, other_architecture: None }
+    }
+}
+
 /// Downloads the packages that `names` chooses of a release, through each of the machine's mirrors in turn.
 ///
 /// # Errors
 /// The machine is no Debian on x86-64, has no Debian source, or the download failed repeatedly.
 pub fn fetch(
     directory: &Path,
-    suite: &'static str,
+    suite: &'static Suite,
     names: impl Fn(&Apt) -> Result<Vec<String>>,
 ) -> Result<Vec<PathBuf>> {
     if std::env::consts::ARCH != "x86_64" || ["apt-get", "dpkg"].iter().any(|p| process::find(p).is_none()) {
@@ -32,7 +48,7 @@ pub fn fetch(
     }
     let apt = Apt::prepare(directory, suite)?;
     let mut last = None;
-    for mirror in mirrors(suite)? {
+    for mirror in mirrors(suite.name)? {
         for attempt in 1..=ATTEMPTS {
             match apt.download(&mirror, &names) {
                 Ok(packages) => return Ok(packages),
@@ -76,13 +92,17 @@ fn debian_mirrors(targets: &str, os_release: &str, suite: &str) -> Vec<String> {
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
         .map_or("", |name| name.trim_matches('"'));
+    // Security updates are in an archive of their own.
+    let security = suite.ends_with("-security");
+    let own_security = format!("{codename}-security");
     let mut found = Vec::new();
     for line in targets.lines() {
         let fields: Vec<&str> = line.split('|').collect();
         let [uri, release, component] = fields.as_slice() else { continue };
-        let suites = [codename, suite, "stable", "testing", "unstable", "sid"];
-        // Other archives use the same release names; Debian's archive has a path `debian`.
-        let archive = uri.trim_end_matches('/').ends_with("/debian");
+        let suites = [codename, &own_security, suite, "stable", "testing", "unstable", "sid"];
+        // Other archives use the same release names; Debian's archives have these paths.
+        let archive =
+            uri.trim_end_matches('/').ends_with(if security { "/debian-security" } else { "/debian" });
         if *component != "main" || !archive || !suites.contains(release) {
             continue;
         }
@@ -97,11 +117,11 @@ fn debian_mirrors(targets: &str, os_release: &str, suite: &str) -> Vec<String> {
 /// An apt that knows only our directory.
 pub struct Apt {
     dir: PathBuf,
-    suite: &'static str,
+    suite: &'static Suite,
 }
 
 impl Apt {
-    fn prepare(dir: &Path, suite: &'static str) -> Result<Self> {
+    fn prepare(dir: &Path, suite: &'static Suite) -> Result<Self> {
         for below in ["sources", "lists/partial", "cache/archives/partial", "packages"] {
             let path = dir.join(below);
             fs::create_dir_all(&path).with_context(|| format!("Could not create {}", path.display()))?;
@@ -127,13 +147,16 @@ impl Apt {
             // The unprivileged download user cannot write below a home directory.
             "-o=APT::Sandbox::User=root".to_owned(),
         ]);
+        if let Some(other) = self.suite.other_architecture {
+            command.args(["-o=APT::Architectures::=amd64", &format!("-o=APT::Architectures::={other}")]);
+        }
         command.env("LC_ALL", "C");
         command
     }
 
     /// Fetches the packages (complete files of an earlier attempt are kept) and returns their paths.
     fn download(&self, mirror: &str, names: impl Fn(&Self) -> Result<Vec<String>>) -> Result<Vec<PathBuf>> {
-        let suite = self.suite;
+        let suite = self.suite.name;
         let source = self.dir.join("sources/debian.sources");
         let mut text = format!("Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n");
         if Path::new(KEYRING).is_file() {
@@ -168,7 +191,7 @@ impl Apt {
         .with_context(|| format!("Could not resolve what {package} depends on"))?;
         let names = package_names(&text);
         if names.len() < 2 {
-            bail!("Debian {} at the machine's mirror has no package {package}", self.suite);
+            bail!("Debian {} at the machine's mirror has no package {package}", self.suite.name);
         }
         Ok(names)
     }
@@ -227,6 +250,14 @@ mod tests {
                        http://second.test/debian|stable|main\n";
         let found = debian_mirrors(targets, "ID=debian\nVERSION_CODENAME=bookworm\n", "forky");
         assert_eq!(found, ["http://mirror.test/debian/", "http://second.test/debian"]);
+    }
+
+    #[test]
+    fn debian_mirrors_takes_the_archive_of_security_updates_for_their_suite() {
+        let targets = "http://mirror.test/debian/|trixie|main\n\
+                       http://mirror.test/debian-security/|trixie-security|main\n";
+        let found = debian_mirrors(targets, "VERSION_CODENAME=trixie\n", "bookworm-security");
+        assert_eq!(found, ["http://mirror.test/debian-security/"]);
     }
 
     #[test]

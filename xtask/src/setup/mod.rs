@@ -5,6 +5,7 @@
 //! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
 //! the system's, Python's packages, the embedding server's model and the vendor's runtimes go to `.stasis/` in the repository.
 
+pub mod aarch64;
 mod apt;
 mod criu;
 mod model;
@@ -169,6 +170,16 @@ pub fn typos() -> Result<PathBuf> {
     let private = repository().join(".stasis");
     let _lock = lock(&private.join("setup.lock"))?;
     python::typos(&private)
+}
+
+/// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.
+///
+/// # Errors
+/// Names what cannot be installed.
+pub fn install_aarch64() -> Result<PathBuf> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    aarch64::find_or_install(&private)
 }
 
 /// The root of this repository.

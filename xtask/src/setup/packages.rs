@@ -123,6 +123,20 @@ const PEERS: [Package; 3] = [
     },
 ];
 
+/// What only tests for aarch64 need.
+const AARCH64: [Package; 2] = [
+    Package {
+        name: "gcc-aarch64-linux-gnu",
+        purpose: "links programs for aarch64 (with its C library 60 MB)",
+        probe: Probe::Program("aarch64-linux-gnu-gcc"),
+    },
+    Package {
+        name: "qemu-user",
+        purpose: "runs programs for aarch64",
+        probe: Probe::Program("qemu-aarch64"),
+    },
+];
+
 /// The directory that holds libclang: LIBCLANG_PATH if it does, else Debian's.
 pub fn libclang_dir() -> Option<PathBuf> {
     std::env::var_os("LIBCLANG_PATH")
@@ -163,6 +177,14 @@ pub fn install_clients() -> Result<()> {
 /// Lists the missing packages when they cannot be installed here.
 pub fn install_peers() -> Result<()> {
     install_of(PEERS.iter())
+}
+
+/// Installs with apt-get what is missing for programs for aarch64.
+///
+/// # Errors
+/// Lists the missing packages when they cannot be installed here.
+pub fn install_aarch64() -> Result<()> {
+    install_of(AARCH64.iter())
 }
 
 fn install_of<'p>(packages: impl Iterator<Item = &'p Package>) -> Result<()> {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 /// The Debian release that carries a CRIU of at least 4.2.
-const SUITE: &str = "forky";
+const SUITE: apt::Suite = apt::Suite::named("forky");
 
 /// CRIU runs with its own C library; `$0` is resolved so that a symlink to this script works too.
 const WRAPPER: &str = r#"#!/bin/sh
@@ -29,11 +29,12 @@ exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib" "$root/usr/sbin/criu" "$@
 /// The machine is no Debian on x86-64, has no Debian source, or the download failed repeatedly.
 pub fn install_criu(private: &Path, prefix: &Path) -> Result<()> {
     announce(format_args!(
-        "installing CRIU from Debian {SUITE} (about 26 packages, 30 MB) into {}; the system's stays as it is",
+        "installing CRIU from Debian {} (about 26 packages, 30 MB) into {}; the system's stays as it is",
+        SUITE.name,
         prefix.display()
     ));
     let download = private.join("criu.download");
-    let packages = apt::fetch(&download, SUITE, |apt| apt.dependencies("criu"))
+    let packages = apt::fetch(&download, &SUITE, |apt| apt.dependencies("criu"))
         .context("Could not download CRIU; install CRIU 4.2 or newer yourself, or set STASIS_CRIU")?;
     unpack(&packages, &private.join("criu.new"), prefix)?;
     // The directory only helps a later run after a failure; if it stays it does no harm.

@@ -26,7 +26,7 @@ use std::process::Command;
 #[derive(Debug)]
 pub struct Release {
     name: &'static str,
-    suite: &'static str,
+    suite: apt::Suite,
     /// The release's C library: the minor number of version 2.
     glibc: u32,
     /// A package a line: name, and for those under test version and SHA-256.
@@ -39,7 +39,7 @@ pub struct Release {
 /// ROCr 5.2.3, which knows no GPU newer than gfx10.
 pub const ROCM_5_2: Release = Release {
     name: "rocm-5.2",
-    suite: "bookworm",
+    suite: apt::Suite::named("bookworm"),
     glibc: 36,
     packages: include_str!("pinned/rocm-5.2.txt"),
     what: "rocminfo, ROCr and HIP 5.2.3",
@@ -49,7 +49,7 @@ pub const ROCM_5_2: Release = Release {
 /// ROCr 6.1.2 with HIP 5.7.1.
 pub const ROCM_6_1: Release = Release {
     name: "rocm-6.1",
-    suite: "trixie",
+    suite: apt::Suite::named("trixie"),
     glibc: 41,
     packages: include_str!("pinned/rocm-6.1.txt"),
     what: "rocminfo and ROCr 6.1.2, HIP 5.7.1",
@@ -76,8 +76,8 @@ const STAMP: &str = "stasis-stamp";
 ///
 /// # Errors
 /// The packages could not be downloaded, or one under test is another one than the tests know.
-pub fn find_or_install(private: &Path, release: &Release) -> Result<PathBuf> {
-    let Release { name, suite, what, .. } = *release;
+pub fn find_or_install(private: &Path, release: &'static Release) -> Result<PathBuf> {
+    let Release { name, ref suite, what, .. } = *release;
     let (prefix, with_base) = (private.join(name), needs_base(release)?);
     let stamp = stamp_text(release, with_base);
     if fs::read_to_string(prefix.join(STAMP)).is_ok_and(|found| found == stamp) {
@@ -93,7 +93,8 @@ pub fn find_or_install(private: &Path, release: &Release) -> Result<PathBuf> {
         .map(str::to_owned)
         .collect();
     announce(format_args!(
-        "installing {what} from Debian {suite} ({} packages, 60 MB, 250 MB unpacked) into {}; the system's stay as they are",
+        "installing {what} from Debian {} ({} packages, 60 MB, 250 MB unpacked) into {}; the system's stay as they are",
+        suite.name,
         names.len(),
         prefix.display()
     ));
