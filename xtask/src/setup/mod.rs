@@ -3,7 +3,8 @@
 //!
 //! INVARIANT: nothing is installed unannounced, nothing of the system is replaced, and a second run
 //! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
-//! the system's, Python's packages, the embedding server's model and the vendor's runtimes go to `.stasis/` in the repository.
+//! the system's, Python's packages, the embedding server's model, the vendor's runtimes and a Rust compiler for aarch64 go to
+//! `.stasis/` in the repository.
 
 pub mod aarch64;
 mod apt;
