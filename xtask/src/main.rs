@@ -57,6 +57,9 @@ enum Command {
     IsaCoverage,
     /// Sets up, then builds for aarch64 and runs the wave engine's tests there, under an emulator.
     Aarch64 {
+        /// Only build what the tests need, not the software device, the runtime and the command.
+        #[arg(long)]
+        without_programs: bool,
         /// Arguments for `cargo nextest run`, such as a filter.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -137,7 +140,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(options) => checks::check(&options, &installed)?,
         Command::Miri => checks::miri()?,
         Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,
-        Command::Aarch64 { arguments } => aarch64::run(&arguments, &installed)?,
+        Command::Aarch64 { without_programs, arguments } => {
+            aarch64::run(!without_programs, &arguments, &installed)?;
+        }
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {
