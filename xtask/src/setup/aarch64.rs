@@ -76,12 +76,7 @@ fn install(private: &Path, prefix: &Path) -> Result<()> {
     .context(
         "Could not download Rust for aarch64; `rustup target add aarch64-unknown-linux-gnu` does as well",
     )?;
-    process::remove(&scratch)?;
-    apt::unpack(&packages, &scratch.join("root"))?;
-    private::write_program(&scratch.join("bin/rustc"), WRAPPER)?;
-    process::remove(prefix)?;
-    fs::rename(&scratch, prefix)
-        .with_context(|| format!("Could not move the prefix to {}", prefix.display()))?;
+    private::unpack(&packages, &scratch, prefix, ("rustc", WRAPPER))?;
     // The directory only helps a later run after a failure; if it stays it does no harm.
     let _ = fs::remove_dir_all(&download);
     Ok(())

@@ -36,16 +36,25 @@ pub fn install_criu(private: &Path, prefix: &Path) -> Result<()> {
     let download = private.join("criu.download");
     let packages = apt::fetch(&download, &SUITE, |apt| apt.dependencies("criu"))
         .context("Could not download CRIU; install CRIU 4.2 or newer yourself, or set STASIS_CRIU")?;
-    unpack(&packages, &private.join("criu.new"), prefix)?;
+    unpack(&packages, &private.join("criu.new"), prefix, ("criu", WRAPPER))?;
     // The directory only helps a later run after a failure; if it stays it does no harm.
     let _ = fs::remove_dir_all(&download);
     Ok(())
 }
 
-fn unpack(packages: &[PathBuf], scratch: &Path, prefix: &Path) -> Result<()> {
+/// Makes a prefix of packages, which are below `root` in it, and of the program of this name and text, in `bin`.
+///
+/// # Errors
+/// A package cannot be unpacked, or the prefix not be written; the one before is then as it was, or gone.
+pub fn unpack(
+    packages: &[PathBuf],
+    scratch: &Path,
+    prefix: &Path,
+    (program, text): (&str, &str),
+) -> Result<()> {
     process::remove(scratch)?;
     apt::unpack(packages, &scratch.join("root"))?;
-    write_program(&scratch.join("bin/criu"), WRAPPER)?;
+    write_program(&scratch.join("bin").join(program), text)?;
     process::remove(prefix)?;
     fs::rename(scratch, prefix).with_context(|| format!("Could not move the prefix to {}", prefix.display()))
 }
