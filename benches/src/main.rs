@@ -52,6 +52,9 @@ struct Cli {
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
     #[arg(long, value_parser = level, value_name = "avx2|avx512")]
     level: Option<Level>,
+    /// The one case of isa that is measured, against native code only; there are no plots then.
+    #[arg(long, value_name = "CASE")]
+    case: Option<String>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
     json: bool,
@@ -125,7 +128,12 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
 }
 
 /// Runs one benchmark in its process and hands on its figures as they come.
-fn measure(name: &str, level: Option<Level>, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()> {
+fn measure(
+    name: &str,
+    level: Option<Level>,
+    case: Option<&str>,
+    mut take: impl FnMut(Figure) -> Result<()>,
+) -> Result<()> {
     let mut command = spawn(name, &[])?;
     // A device of its own, so that other processes' work is not measured with it.
     command.env("STASIS_SOFTGPU_INSTANCE", format!("bench-{name}-{}", std::process::id()));
@@ -135,6 +143,9 @@ fn measure(name: &str, level: Option<Level>, mut take: impl FnMut(Figure) -> Res
     }
     // A kernel set that somebody asked for is not OpenBLAS's best.
     command.env_remove("OPENBLAS_CORETYPE");
+    if let Some(case) = case {
+        command.env(isa::CASE, case);
+    }
     if let Some(level) = level {
         command.env("SOFTGPU_CPU", level.name());
         if level == Level::Avx2 {
@@ -202,7 +213,9 @@ fn measure_all(cli: &Cli) -> Result<()> {
         let is_part = |whole: &str| name.strip_prefix(whole).is_some_and(|rest| rest.starts_with('-'));
         let is_wanted = |wanted: &String| {
             wanted == name
-                || (["checkpoint", "share", "isa", "embed"].contains(&wanted.as_str()) && is_part(wanted))
+                || (cli.case.is_none()
+                    && ["checkpoint", "share", "isa", "embed"].contains(&wanted.as_str())
+                    && is_part(wanted))
         };
         if !cli.names.is_empty() && !cli.names.iter().any(is_wanted) {
             continue;
@@ -228,7 +241,7 @@ fn measure_levels(name: &str, cli: &Cli) -> Result<()> {
     let mut result = Ok(());
     for level in levels {
         let mut figures = Vec::new();
-        let measured = measure(name, level, |figure| {
+        let measured = measure(name, level, cli.case.as_deref(), |figure| {
             if cli.json {
                 println!("{}", serde_json::to_string(&figure)?);
             }
@@ -241,7 +254,7 @@ fn measure_levels(name: &str, cli: &Cli) -> Result<()> {
         all_figures.append(&mut figures);
         result = result.and(measured);
     }
-    if name == "isa" && !all_figures.is_empty() {
+    if name == "isa" && cli.case.is_none() && !all_figures.is_empty() {
         for path in isa::plot::save(&all_figures)? {
             eprintln!("isa: {}", path.display());
         }

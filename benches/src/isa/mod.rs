@@ -31,6 +31,9 @@ use crate::interpreter::timed;
 
 include!(concat!(env!("OUT_DIR"), "/isa.rs"));
 
+/// The variable that names the one case to measure.
+pub const CASE: &str = "STASIS_BENCH_CASE";
+
 /// CPU time that one side of a case may take, in seconds, beyond the least number of runs.
 const BUDGET: f64 = 0.3;
 const FEWEST: usize = 3;
@@ -171,7 +174,11 @@ pub fn run(_: &Report) -> Result<()> {
     report.plain("native_fma_peak", "arithmetic", native::peak_amount() / peak / 1e9, "GFLOP/s");
     let machine = load(1)?;
     let (mut measured, mut failures) = (Vec::new(), Vec::new());
-    for (name, make) in CASES {
+    let wanted = std::env::var(CASE).ok();
+    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+    let known = CASES.map(|(name, _)| name);
+    ensure!(known.into_iter().any(is_wanted), "there is no such case; there are {}", known.join(", "));
+    for (name, make) in CASES.into_iter().filter(|(name, _)| is_wanted(name)) {
         match measure(report, &machine, &make(), blas.as_ref()) {
             Ok(case) => measured.push(case),
             Err(why) => {
@@ -186,7 +193,9 @@ pub fn run(_: &Report) -> Result<()> {
         ("other engines", variant::measure),
         ("PoCL", pocl::measure),
     ] {
-        if report.elapsed() > ENOUGH {
+        if wanted.is_some() {
+            // The one case is all.
+        } else if report.elapsed() > ENOUGH {
             report.note(&format!("{what} was left out: no time"));
         } else if let Err(why) = part(report, &measured) {
             report.note(&format!("{what} could not be measured: {why:#}"));

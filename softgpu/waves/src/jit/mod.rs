@@ -56,6 +56,7 @@ mod operands;
 mod order;
 mod permute_rows;
 mod piecewise;
+mod products;
 mod progressions;
 mod region;
 mod regs;
@@ -68,6 +69,7 @@ mod steady;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod touch;
 mod transcend;
 mod transfer;

@@ -12,6 +12,7 @@ use super::emit::Emitter;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, next_accesses};
 use super::order;
+use super::products::{Part, Products};
 use super::region::SPARE;
 use super::regs::Piece;
 use super::touch::Touch;
@@ -30,6 +31,28 @@ enum Work {
 }
 
 impl Work {
+    fn of(units: &[Unit]) -> Vec<Work> {
+        let mut work = Vec::new();
+        for unit in units {
+            match unit {
+                Unit::Lanes(items) => work.extend(items.iter().map(|&item| Work::Lane(item))),
+                Unit::One(item) => match item.what {
+                    What::Transfer(t) => work.push(Work::Load(*item, t)),
+                    _ if item.lane().is_some() => work.push(Work::Lane(*item)),
+                    _ => {}
+                },
+            }
+        }
+        work
+    }
+
+    /// In the order of the program.
+    fn in_order(work: &[Work]) -> Vec<Work> {
+        let mut work = work.to_vec();
+        work.sort_by_key(|w| w.item().index);
+        work
+    }
+
     fn item(&self) -> &Item {
         match self {
             Work::Lane(item) | Work::Load(item, _) => item,
@@ -97,25 +120,25 @@ impl Emitter<'_> {
         self.g.addresses.clear();
         self.g.facts.clone_from(&self.facts);
         self.check_all(units, otherwise);
-        let mut work = Vec::new();
         for unit in units {
-            match unit {
-                Unit::Lanes(items) => work.extend(items.iter().map(|&item| Work::Lane(item))),
-                Unit::One(item) => match item.what {
-                    What::Transfer(t) => work.push(Work::Load(*item, t)),
-                    What::Progression(_) => work.push(Work::Lane(*item)),
-                    _ => {
-                        self.scalar_step(item.index);
-                    }
-                },
+            if let Unit::One(item @ Item { what: What::Scalar, .. }) = unit {
+                self.scalar_step(item.index);
             }
         }
+        let work = Work::of(units);
         // In the order of the program few results wait, if loads come late; in that of chains, accumulators change seldom.
-        let mut in_order = work.clone();
-        in_order.sort_by_key(|w| w.item().index);
+        let in_order = Work::in_order(&work);
         let late = self.loads_late(&in_order);
         let (registers, pieces) = (self.g.wide.registers(), self.g.pieces());
         let live = self.live(&late);
+        if live + SPARE > registers
+            && let Some(products) = self.products_of(&in_order)
+        {
+            self.g.products(&products);
+            self.g.write_back(true);
+            self.g.facts = None;
+            return;
+        }
         let order = if live + SPARE <= registers { late } else { work };
         let list = order::by_pieces(&order, pieces, live * pieces + SPARE <= registers);
         let accesses: Vec<Vec<Access>> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
@@ -134,6 +157,25 @@ impl Emitter<'_> {
         }
         self.g.write_back(true);
         self.g.facts = None;
+    }
+
+    /// A run in tiles, if it is an outer product.
+    fn products_of(&self, run: &[Work]) -> Option<Products> {
+        let part = |w: &Work| {
+            let step = self.program.steps[w.item().index];
+            match w {
+                Work::Lane(item) => item.lane().map(|emit| Part::Lane(step, emit)),
+                Work::Load(_, t) => Some(Part::Load(step, *t)),
+            }
+        };
+        let run: Option<Vec<Part>> = run.iter().map(part).collect();
+        Products::of(&self.g, &run?)
+    }
+
+    /// Whether a run is an outer product.
+    #[cfg(test)]
+    pub(super) fn has_products(&self, units: &[Unit]) -> bool {
+        self.products_of(&Work::in_order(&Work::of(units))).is_some()
     }
 
     /// Checks all accesses. Of those in LDS with one address, only the one that reaches furthest.

@@ -16,6 +16,7 @@ use super::emit::Emitter;
 use super::generator::{Access, next_accesses};
 use super::order;
 use super::progressions::{Progression, as_one_sum, is_split};
+use super::tiles;
 use super::transfer::address_dwords;
 use super::{lane, scalar, vmem};
 use crate::step::Step;
@@ -28,6 +29,8 @@ enum Work<'a> {
     First(&'a Renamed, Option<&'a Renamed>),
     Load(&'a Renamed),
     Late(&'a Renamed, usize),
+    /// For all pieces.
+    Tiles(Vec<&'a Renamed>),
     Move(u16, u16, usize),
 }
 
@@ -154,10 +157,14 @@ impl Emitter<'_> {
             self.pass_renamed(renamed);
         }
         self.g.facts = self.facts.as_ref().map(Facts::assuming);
-        let late = self.by_chains(&copies.late);
-        let late: Vec<&Renamed> = late.iter().map(|&k| &copies.late[k]).collect();
-        let late = order::by_pieces(&late, self.g.pieces(), self.fits_side_by_side(&late));
-        list.extend(late.into_iter().map(|(renamed, c)| Work::Late(renamed, c)));
+        if let Some(tiles) = self.by_tiles(&copies.late) {
+            list.push(Work::Tiles(tiles.iter().map(|&k| &copies.late[k]).collect()));
+        } else {
+            let late = self.by_chains(&copies.late);
+            let late: Vec<&Renamed> = late.iter().map(|&k| &copies.late[k]).collect();
+            let late = order::by_pieces(&late, self.g.pieces(), self.fits_side_by_side(&late));
+            list.extend(late.into_iter().map(|(renamed, c)| Work::Late(renamed, c)));
+        }
         for &(to, from) in &copies.rows {
             list.extend((0..self.g.pieces()).map(|c| Work::Move(to, from, c)));
         }
@@ -181,6 +188,13 @@ impl Emitter<'_> {
                         self.g.settle(accesses, address);
                         self.g.transfer(&renamed.step, &t, &checks, rollback);
                     }
+                }
+                Work::Tiles(operations) => {
+                    let lanes = operations.iter().filter_map(|renamed| match renamed.how {
+                        How::Lane(emit) => Some((&renamed.step, emit)),
+                        How::Load(_) => None,
+                    });
+                    self.g.for_all_pieces(&lanes.collect::<Vec<_>>());
                 }
                 Work::Move(to, from, c) => {
                     self.g.settle(accesses, 0..0);
@@ -219,6 +233,12 @@ impl Emitter<'_> {
                 let steps = [Some(*renamed), *high].into_iter().flatten();
                 steps.flat_map(|renamed| self.accesses_of_all(&renamed.step)).collect()
             }
+            Work::Tiles(operations) => {
+                let mut accesses: Vec<Access> =
+                    operations.iter().flat_map(|renamed| self.accesses_of_all(&renamed.step)).collect();
+                accesses.iter_mut().for_each(|access| access.overwrites = false);
+                accesses
+            }
             Work::Load(renamed) => match renamed.how {
                 How::Load(t) => vmem::accesses(&self.g, &renamed.step, &t, false),
                 How::Lane(_) => Vec::new(),
@@ -228,6 +248,12 @@ impl Emitter<'_> {
                 Access { piece: self.g.piece(*to, 0, *c), overwrites: true },
             ],
         }
+    }
+
+    /// The order of operations in tiles, if they are an outer product.
+    pub(super) fn by_tiles(&self, late: &[Renamed]) -> Option<Vec<usize>> {
+        let list: Option<Vec<_>> = late.iter().map(|renamed| self.g.accumulation(&renamed.step)).collect();
+        tiles::order(&list?, self.g.wide.registers())
     }
 
     /// The order of operations in which chains stay together.

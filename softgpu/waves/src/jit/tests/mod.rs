@@ -7,6 +7,7 @@ mod features;
 mod listed;
 mod loops;
 mod matrices;
+mod products;
 mod progressions;
 mod random;
 mod runs;
@@ -36,7 +37,12 @@ use crate::vm::{Access, Vm};
 use crate::wave::{Wave, mode};
 
 fn wave(r: &mut Random, lanes: usize, at: u64) -> Wave {
-    let mut w = Wave::new(lanes, VGPRS as usize);
+    wave_with(r, lanes, at, VGPRS as usize)
+}
+
+/// A wave with so many registers, in a random state.
+fn wave_with(r: &mut Random, lanes: usize, at: u64, vgprs: usize) -> Wave {
+    let mut w = Wave::new(lanes, vgprs);
     let kind = r.below(6);
     for row in w.v.iter_mut() {
         for x in &mut row.0 {
@@ -285,10 +291,21 @@ fn generates_code() -> bool {
 }
 
 /// Calls `f` with the emitter of a program for work-items, and each block of it.
-fn each_block(place: &Place, words: &[u32], wide: Wide, mut f: impl FnMut(&mut Emitter<'_>, Range<usize>)) {
+fn each_block(place: &Place, words: &[u32], wide: Wide, f: impl FnMut(&mut Emitter<'_>, Range<usize>)) {
+    each_block_with(place, words, wide, VGPRS as usize, f);
+}
+
+/// As [`each_block`], for waves with so many registers.
+fn each_block_with(
+    place: &Place,
+    words: &[u32],
+    wide: Wide,
+    vgprs: usize,
+    mut f: impl FnMut(&mut Emitter<'_>, Range<usize>),
+) {
     place.put(words);
     let (cache, map) = (Cache::default(), place.vm.lock());
-    let shape = Shape { halves: 1, vgprs: VGPRS as usize };
+    let shape = Shape { halves: 1, vgprs };
     let program = cache.get(&map, Level::Baseline, shape, place.at);
     let items = Fact::of_items([256, 1, 1], u32::MAX);
     let mut emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
