@@ -79,6 +79,12 @@ pub(super) struct Asm {
     words: HashMap<u32, usize>,
     blocks: HashMap<Vec<u32>, usize>,
     failed: Option<IcedError>,
+    /// The condition that SCC has been given, and the place behind that, where the flags still have it.
+    flags: Option<(Code, usize)>,
+    /// The scalar that EAX has, and the place behind the instruction that stored it.
+    result: Option<(u16, usize)>,
+    /// Whether SCC is not stored, since it is not read before it is written again.
+    pub without_scc: bool,
 }
 
 impl Asm {
@@ -93,6 +99,9 @@ impl Asm {
             words: HashMap::new(),
             blocks: HashMap::new(),
             failed: None,
+            flags: None,
+            result: None,
+            without_scc: false,
         }
     }
 
@@ -170,7 +179,7 @@ impl Asm {
 
     pub(super) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.at);
-        self.address = None;
+        (self.address, self.flags, self.result) = (None, None, None);
     }
 
     /// Whether RAX is this sum at this point of the code.
@@ -181,6 +190,26 @@ impl Asm {
     /// RAX has become this sum.
     pub(super) fn set_address(&mut self, sum: Sum) {
         self.address = Some(sum);
+    }
+
+    /// The flags have SCC, in the form of this instruction that sets a byte.
+    pub(super) fn set_flags(&mut self, condition: Code) {
+        self.flags = Some((condition, self.at));
+    }
+
+    /// How the flags have SCC, if they do here.
+    pub(super) fn flags(&self) -> Option<Code> {
+        self.flags.filter(|(_, at)| *at == self.at).map(|(condition, _)| condition)
+    }
+
+    /// EAX has scalar `index`, as memory does.
+    pub(super) fn set_result(&mut self, index: u16) {
+        self.result = Some((index, self.at));
+    }
+
+    /// Whether EAX has scalar `index` here.
+    pub(super) fn has_result(&self, index: u16) -> bool {
+        self.result == Some((index, self.at))
     }
 
     /// A jump with a four-byte displacement (`Jmp_rel32_64`, `Je_rel32_64` and the like).

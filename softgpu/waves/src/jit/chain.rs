@@ -183,6 +183,7 @@ impl Emitter<'_> {
         }
         let mut places = Vec::new();
         let mut piece = usize::MAX;
+        let mut has_masks = false;
         for ((work, accesses), changes_exec) in list.iter().zip(&accesses).zip(&changes) {
             match work {
                 Work::Lane(item, c) => {
@@ -192,6 +193,7 @@ impl Emitter<'_> {
                     }
                 }
                 Work::Scalar(item) => {
+                    has_masks = masked && self.g.change_exec_masks(&self.program.steps[item.index]);
                     self.scalar_between(item);
                     self.g.end_operation(accesses);
                     self.pass(item.index);
@@ -200,7 +202,7 @@ impl Emitter<'_> {
                 Work::Head(block) => self.enter(*block),
             }
             if *changes_exec {
-                places.push(self.changed(masked));
+                places.push(self.changed(masked, std::mem::take(&mut has_masks)));
                 piece = usize::MAX;
             }
         }
@@ -209,17 +211,19 @@ impl Emitter<'_> {
         places
     }
 
-    /// Behind a change of EXEC.
-    fn changed(&mut self, masked: bool) -> Change {
+    /// Behind a change of EXEC; if `has_masks`, its masks have been changed, too.
+    fn changed(&mut self, masked: bool, has_masks: bool) -> Change {
         let label = self.g.asm.label();
         if !masked {
             self.test_all_lanes(label);
             return Change { label, registers: self.g.regs.dirty() };
         }
-        // Only pieces are loaded where the other variant goes on here.
+        if !has_masks {
+            self.g.load_exec_masks();
+        }
+        // Only pieces and masks of EXEC are loaded where the other variant goes on here.
         self.g.regs.forget_constants();
         self.g.asm.place(label);
-        self.g.load_exec_masks();
         Change { label, registers: self.g.regs.held() }
     }
 

@@ -106,10 +106,10 @@ impl<'a> Body<'a> {
             }
             body.order.push(matches!(item.what, What::Scalar));
         }
-        let moves = |op: Op| matches!(op, Op::S_MOV_B32 | Op::S_MOVK_I32 | Op::S_MUL_I32);
-        let sets_scc = |&index: &usize| program.steps[index].op.is_some_and(|op| !moves(op));
         let loads = body.lanes.iter().any(|(_, how)| matches!(how, How::Load(_)));
-        let is_worth_it = loads && body.lanes.len() > LEAST && body.scalars.iter().any(sets_scc);
+        let is_worth_it = loads
+            && body.lanes.len() > LEAST
+            && body.scalars.iter().any(|&index| writes_scc(&program.steps[index]));
         is_worth_it.then_some(body)
     }
 
@@ -180,6 +180,11 @@ impl<'a> Body<'a> {
 fn is_sum(program: &Predecoded, step: &Step) -> bool {
     let is_one = matches!(step.op, Some(Op::V_ADD_CO_U32 | Op::V_ADD_CO_CI_U32));
     is_one && program.shape.halves == 1 && step.sdst as usize <= VCC
+}
+
+/// Whether a scalar step of a body writes SCC.
+pub(super) fn writes_scc(step: &Step) -> bool {
+    !matches!(step.op, None | Some(Op::S_MOV_B32 | Op::S_MOVK_I32 | Op::S_MUL_I32))
 }
 
 /// Whether a scalar step may be done in advance: it reads no SCC, and has one result of 32 bits.

@@ -52,6 +52,8 @@ pub(super) struct Emitter<'a> {
     pub(super) facts: Option<Facts>,
     /// What earlier matrix operations of the block have converted.
     pub(super) factors: Factors,
+    /// Scalar steps of what is being emitted whose SCC nobody reads, in their order.
+    unread_scc: Vec<usize>,
 }
 
 impl<'a> Emitter<'a> {
@@ -82,6 +84,7 @@ impl<'a> Emitter<'a> {
             heads,
             facts: None,
             factors: Factors::default(),
+            unread_scc: Vec::new(),
         }
     }
 
@@ -174,6 +177,7 @@ impl<'a> Emitter<'a> {
         self.g.asm.place(self.labels[k]);
         self.first = first;
         self.factors.clear();
+        self.unread_scc.clear();
         self.enter(k);
         let mut links: Vec<Link> = Vec::new();
         let mut branched = false;
@@ -181,6 +185,7 @@ impl<'a> Emitter<'a> {
             let (from, to) = (self.head_of(n), self.head_of(n + 1));
             let progressions = self.progressions(n, from, to);
             let units = flow::units(self.program, from, to, self.g.wide, self.floats, &progressions);
+            self.find_unread_scc(&units);
             if after == k + 1 {
                 if self.resident_loop(first, end, &units) {
                     return;
@@ -228,6 +233,29 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// Finds the scalar steps of a block whose SCC another one overwrites, with nothing in between that reads it, or by which the
+    /// code may be left.
+    fn find_unread_scc(&mut self, units: &[Unit]) {
+        let items = units.iter().flat_map(|unit| match unit {
+            Unit::One(item) => std::slice::from_ref(item),
+            Unit::Lanes(items) => items,
+        });
+        let mut items: Vec<&Item> = items.collect();
+        items.sort_unstable_by_key(|item| item.index);
+        let known = self.unread_scc.len();
+        let mut is_overwritten = false;
+        for item in items.into_iter().rev() {
+            let (reads, writes) = (item.touch.reads_scc(), item.touch.writes_scc());
+            let is_scalar = matches!(item.what, What::Scalar);
+            if writes && is_overwritten && is_scalar {
+                self.unread_scc.push(item.index);
+            }
+            let stays = item.lane().is_some() || is_scalar && self.is_inline(item);
+            is_overwritten = stays && !reads && (writes || is_overwritten);
+        }
+        self.unread_scc[known..].reverse();
+    }
+
     /// Whether a scalar step is emitted inline: tried with code that is thrown away.
     pub(super) fn is_inline(&self, item: &Item) -> bool {
         let step = &self.program.steps[item.index];
@@ -237,7 +265,10 @@ impl<'a> Emitter<'a> {
     /// Emits a scalar step; `false`, and nothing, if it is not emitted inline.
     pub(super) fn scalar_step(&mut self, index: usize) -> bool {
         let step = &self.program.steps[index];
-        lane_scalars::emit(&mut self.g, step) || scalar::emit(&mut self.g.asm, step)
+        self.g.asm.without_scc = self.unread_scc.binary_search(&index).is_ok();
+        let is_inline = lane_scalars::emit(&mut self.g, step) || scalar::emit(&mut self.g.asm, step);
+        self.g.asm.without_scc = false;
+        is_inline
     }
 
     pub(super) fn fall_through(&mut self, first: usize, end: usize) {

@@ -161,6 +161,9 @@ impl Emitter<'_> {
                     self.g.asm.place(label);
                     self.g.store_all(&dirty);
                     self.g.load_all(&held);
+                    // Nothing is known here of what mask registers have.
+                    self.g.regs.forget_constants();
+                    self.g.load_exec_masks();
                     self.g.asm.jump(Code::Jmp_rel32_64, resume);
                     continue;
                 }

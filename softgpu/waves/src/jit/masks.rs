@@ -4,11 +4,13 @@
 //! INVARIANT: each piece reads and writes its own bits only, so pieces may be emitted one after the other.
 
 use iced_x86::{Code, MemoryOperand, Register};
+use softgpu_isa::Op;
 
 use super::asm::{Arg, SCALARS, memory};
 use super::codes;
 use super::generator::{Gen, MASK, Wide};
 use super::regs::Bits;
+use crate::step::{Kind, Src, Step};
 use crate::wave::EXEC;
 
 /// The mask registers that keep scalars' bits for the two pieces of a wave32 (AVX-512); before them are the EXEC masks.
@@ -144,6 +146,34 @@ impl Gen {
                 self.mask_in(k, EXEC as u16, c);
             }
         }
+    }
+
+    /// Changes the EXEC masks, which have EXEC, as `step` changes it, if mask registers have the other source's bits for all pieces
+    /// (AVX-512, wave32): what comes next need not wait until memory has it. `false`, and nothing is emitted, if not.
+    pub(super) fn change_exec_masks(&mut self, step: &Step) -> bool {
+        let is_exec = |s: &Src| s.kind == Kind::Scalar && s.index as usize == EXEC;
+        let writes_exec = step.dst as usize == EXEC;
+        let [a, b] = [&step.src[0], &step.src[1]];
+        let (code, mask) = match step.op {
+            Some(Op::S_AND_SAVEEXEC_B32) => (Code::VEX_Kandw_kr_kr_kr, a),
+            Some(Op::S_AND_B32) if writes_exec && is_exec(a) => (Code::VEX_Kandw_kr_kr_kr, b),
+            Some(Op::S_AND_B32) if writes_exec && is_exec(b) => (Code::VEX_Kandw_kr_kr_kr, a),
+            Some(Op::S_AND_NOT1_B32) if writes_exec && is_exec(a) => (Code::VEX_Kandnw_kr_kr_kr, b),
+            _ => return false,
+        };
+        let has_mask = |c: usize| self.regs.has_kept(Bits { index: mask.index, c });
+        if self.wide != Wide::Z
+            || self.shape.halves != 1
+            || mask.kind != Kind::Scalar
+            || !(0..2).all(has_mask)
+        {
+            return false;
+        }
+        for c in 0..2 {
+            let exec = self.exec(c);
+            self.asm.op3(code, exec, KEPT + c as u32, exec);
+        }
+        true
     }
 
     /// Loads the EXEC mask for piece `c` (AVX2).

@@ -3,10 +3,10 @@
 //!
 //! INVARIANT: this code uses RAX and RCX only, and no vector register, except in loads.
 
-use iced_x86::{Code, MemoryOperand, Register};
+use iced_x86::{Code, ConditionCode, MemoryOperand, Register};
 use softgpu_isa::Op;
 
-use super::asm::{Asm, SCALARS, memory, wave_field};
+use super::asm::{Arg, Asm, SCALARS, memory, wave_field};
 use super::scalar_arithmetic;
 use crate::predecode::Shape;
 use crate::salu::control::DEALLOC_VGPRS;
@@ -50,6 +50,7 @@ pub(super) fn known(s: &Src) -> bool {
 
 pub(super) fn load(asm: &mut Asm, to: Register, s: &Src) {
     match s.kind {
+        Kind::Scalar if to == A && asm.has_result(s.index) => {}
         Kind::Scalar => asm.op2(Code::Mov_r32_rm32, to, place(s.index)),
         Kind::Special => asm.op2(Code::Mov_r32_rm32, to, scc()),
         _ => asm.op2(Code::Mov_r32_imm32, to, s.value as i32),
@@ -66,16 +67,34 @@ pub(super) fn load64(asm: &mut Asm, to: Register, s: &Src) {
     }
 }
 
+/// SCC = this condition of the last instruction. RAX is overwritten, the flags are not.
 pub(super) fn set_scc(asm: &mut Asm, condition: Code) {
+    if asm.without_scc {
+        return asm.set_flags(condition);
+    }
     asm.op1(condition, Register::AL);
     asm.op2(Code::Movzx_r32_rm8, A, Register::AL);
     asm.op2(Code::Mov_rm32_r32, scc(), A);
+    asm.set_flags(condition);
+}
+
+/// A second operand: in memory, or in ECX.
+fn second(asm: &mut Asm, s: &Src) -> Arg {
+    match s.kind {
+        Kind::Scalar => place(s.index).into(),
+        Kind::Special => scc().into(),
+        _ => {
+            load(asm, B, s);
+            B.into()
+        }
+    }
 }
 
 pub(super) fn finish(asm: &mut Asm, s: &Step, then: Then) {
     asm.op2(Code::Mov_rm32_r32, place(s.dst), A);
     match then {
         Then::Keep => {}
+        Then::NotZero if asm.without_scc => {}
         Then::NotZero => {
             asm.op2(Code::Test_rm32_r32, A, A);
             set_scc(asm, Code::Setne_rm8);
@@ -83,11 +102,14 @@ pub(super) fn finish(asm: &mut Asm, s: &Step, then: Then) {
         // Moves do not change the flags.
         Then::Flag(condition) => set_scc(asm, condition),
     }
+    if asm.without_scc || matches!(then, Then::Keep) {
+        asm.set_result(s.dst);
+    }
 }
 
 pub(super) fn finish64(asm: &mut Asm, s: &Step, not_zero: bool) {
     asm.op2(Code::Mov_rm64_r64, place(s.dst), A64);
-    if not_zero {
+    if not_zero && !asm.without_scc {
         asm.op2(Code::Test_rm64_r64, A64, A64);
         set_scc(asm, Code::Setne_rm8);
     }
@@ -95,19 +117,33 @@ pub(super) fn finish64(asm: &mut Asm, s: &Step, not_zero: bool) {
 
 /// Two-operand 32-bit forms: instruction, whether the second source is inverted first, SCC.
 fn two(op: Op) -> Option<(Code, bool, Then)> {
-    use Then::{Flag, Keep, NotZero};
+    use Then::{Flag, Keep};
+    // Logic sets the flags, as comparisons do.
+    let not_zero = Flag(Code::Setne_rm8);
     Some(match op {
         Op::S_ADD_U32 => (Code::Add_r32_rm32, false, Flag(Code::Setb_rm8)),
         Op::S_SUB_U32 => (Code::Sub_r32_rm32, false, Flag(Code::Setb_rm8)),
         Op::S_ADD_I32 => (Code::Add_r32_rm32, false, Flag(Code::Seto_rm8)),
         Op::S_SUB_I32 => (Code::Sub_r32_rm32, false, Flag(Code::Seto_rm8)),
-        Op::S_AND_B32 => (Code::And_r32_rm32, false, NotZero),
-        Op::S_OR_B32 => (Code::Or_r32_rm32, false, NotZero),
-        Op::S_XOR_B32 => (Code::Xor_r32_rm32, false, NotZero),
-        Op::S_AND_NOT1_B32 => (Code::And_r32_rm32, true, NotZero),
-        Op::S_OR_NOT1_B32 => (Code::Or_r32_rm32, true, NotZero),
-        Op::S_XNOR_B32 => (Code::Xor_r32_rm32, true, NotZero),
+        Op::S_AND_B32 => (Code::And_r32_rm32, false, not_zero),
+        Op::S_OR_B32 => (Code::Or_r32_rm32, false, not_zero),
+        Op::S_XOR_B32 => (Code::Xor_r32_rm32, false, not_zero),
+        Op::S_AND_NOT1_B32 => (Code::And_r32_rm32, true, not_zero),
+        Op::S_OR_NOT1_B32 => (Code::Or_r32_rm32, true, not_zero),
+        Op::S_XNOR_B32 => (Code::Xor_r32_rm32, true, not_zero),
         Op::S_MUL_I32 => (Code::Imul_r32_rm32, false, Keep),
+        _ => return None,
+    })
+}
+
+/// The form of an instruction whose second operand is a constant.
+fn with_constant(code: Code) -> Option<Code> {
+    Some(match code {
+        Code::Add_r32_rm32 => Code::Add_rm32_imm32,
+        Code::Sub_r32_rm32 => Code::Sub_rm32_imm32,
+        Code::And_r32_rm32 => Code::And_rm32_imm32,
+        Code::Or_r32_rm32 => Code::Or_rm32_imm32,
+        Code::Xor_r32_rm32 => Code::Xor_rm32_imm32,
         _ => return None,
     })
 }
@@ -192,12 +228,25 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         return false;
     }
     if let Some((code, invert, then)) = two(op) {
-        load(asm, A, &s.src[0]);
-        load(asm, B, &s.src[1]);
-        if invert {
-            asm.op1(Code::Not_rm32, B);
+        let is_second = |asm: &Asm| s.src[1].kind == Kind::Scalar && asm.has_result(s.src[1].index);
+        if !invert && !matches!(code, Code::Sub_r32_rm32) && is_second(asm) {
+            // The result of the step before, whichever operand it is.
+            let b = second(asm, &s.src[0]);
+            asm.op2(code, A, b);
+            finish(asm, s, then);
+            return true;
         }
-        asm.op2(code, A, B);
+        load(asm, A, &s.src[0]);
+        if invert {
+            load(asm, B, &s.src[1]);
+            asm.op1(Code::Not_rm32, B);
+            asm.op2(code, A, B);
+        } else if let (Kind::Const | Kind::ConstSigned, Some(code)) = (s.src[1].kind, with_constant(code)) {
+            asm.op2(code, A, s.src[1].value as i32);
+        } else {
+            let b = second(asm, &s.src[1]);
+            asm.op2(code, A, b);
+        }
         finish(asm, s, then);
     } else if let Some((code, invert)) = two64(op) {
         load64(asm, A64, &s.src[0]);
@@ -220,18 +269,31 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         }
     } else if let Some((condition, immediate)) = test(op) {
         // SOPK compares read their destination field, which predecode puts first among the sources.
-        load(asm, A, &s.src[0]);
-        match immediate {
-            0 => load(asm, B, &s.src[1]),
-            1 => asm.op2(Code::Mov_r32_imm32, B, s.imm),
-            _ => asm.op2(Code::Mov_r32_imm32, B, s.imm & 0xFFFF),
+        let constant = match (immediate, s.src[1].kind) {
+            (1, _) => Some(s.imm),
+            (2, _) => Some(s.imm & 0xFFFF),
+            (_, Kind::Const | Kind::ConstSigned) => Some(s.src[1].value as i32),
+            _ => None,
+        };
+        match (constant, s.src[0].kind) {
+            (Some(constant), Kind::Scalar) => {
+                asm.op2(Code::Cmp_rm32_imm32, place(s.src[0].index), constant);
+            }
+            (Some(constant), _) => {
+                load(asm, A, &s.src[0]);
+                asm.op2(Code::Cmp_rm32_imm32, A, constant);
+            }
+            (None, _) => {
+                load(asm, A, &s.src[0]);
+                let b = second(asm, &s.src[1]);
+                asm.op2(Code::Cmp_r32_rm32, A, b);
+            }
         }
-        asm.op2(Code::Cmp_r32_rm32, A, B);
         set_scc(asm, condition);
     } else if let Some((code, invert_source, invert_exec, is_wide)) = save_exec(op) {
-        let (a, b, get, put, not, test) = match is_wide {
-            false => (A, B, Code::Mov_r32_rm32, Code::Mov_rm32_r32, Code::Not_rm32, Code::Test_rm32_r32),
-            true => (A64, B64, Code::Mov_r64_rm64, Code::Mov_rm64_r64, Code::Not_rm64, Code::Test_rm64_r64),
+        let (a, b, get, put, not) = match is_wide {
+            false => (A, B, Code::Mov_r32_rm32, Code::Mov_rm32_r32, Code::Not_rm32),
+            true => (A64, B64, Code::Mov_r64_rm64, Code::Mov_rm64_r64, Code::Not_rm64),
         };
         if is_wide {
             load64(asm, a, &s.src[0])
@@ -247,7 +309,6 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         }
         asm.op2(code, a, b);
         asm.op2(put, place(EXEC as u16), a);
-        asm.op2(test, a, a);
         set_scc(asm, Code::Setne_rm8);
     } else {
         return others(asm, op, s);
@@ -260,6 +321,9 @@ fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
         Op::S_SENDMSG if s.imm & 0xFF == DEALLOC_VGPRS => {
             let status = wave_field(std::mem::offset_of!(Wave, status));
             asm.op2(Code::Or_rm32_imm32, status, NO_VGPRS as i32);
+        }
+        Op::S_MOV_B32 if matches!(s.src[0].kind, Kind::Const | Kind::ConstSigned) => {
+            asm.op2(Code::Mov_rm32_imm32, place(s.dst), s.src[0].value as i32);
         }
         Op::S_MOV_B32 => {
             load(asm, A, &s.src[0]);
@@ -275,8 +339,7 @@ fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
             finish(asm, s, Then::NotZero);
         }
         Op::S_MOVK_I32 => {
-            asm.op2(Code::Mov_r32_imm32, A, s.imm);
-            finish(asm, s, Then::Keep);
+            asm.op2(Code::Mov_rm32_imm32, place(s.dst), s.imm);
         }
         Op::S_ADDK_I32 => {
             asm.op2(Code::Mov_r32_rm32, A, place(s.dst));
@@ -368,6 +431,25 @@ pub(super) fn load_dwords(asm: &mut Asm, s: &Step, dwords: i64) {
     }
 }
 
+/// The jump under the condition of an instruction that sets a byte.
+fn jump_if(condition: Code) -> Code {
+    use ConditionCode::*;
+    match condition.condition_code() {
+        b => Code::Jb_rel32_64,
+        ae => Code::Jae_rel32_64,
+        e => Code::Je_rel32_64,
+        be => Code::Jbe_rel32_64,
+        a => Code::Ja_rel32_64,
+        l => Code::Jl_rel32_64,
+        ge => Code::Jge_rel32_64,
+        le => Code::Jle_rel32_64,
+        g => Code::Jg_rel32_64,
+        o => Code::Jo_rel32_64,
+        no => Code::Jno_rel32_64,
+        _ => Code::Jne_rel32_64,
+    }
+}
+
 /// Emits the comparison of a conditional branch, and returns the jump that is taken when the branch is.
 pub(super) fn condition(asm: &mut Asm, op: Op, shape: Shape) -> Option<Code> {
     let mut zero = |index: usize| {
@@ -376,8 +458,11 @@ pub(super) fn condition(asm: &mut Asm, op: Op, shape: Shape) -> Option<Code> {
     };
     Some(match op {
         Op::S_CBRANCH_SCC0 | Op::S_CBRANCH_SCC1 => {
-            asm.op2(Code::Cmp_rm32_imm8, scc(), 0);
-            if op == Op::S_CBRANCH_SCC0 { Code::Je_rel32_64 } else { Code::Jne_rel32_64 }
+            let taken = asm.flags().map(jump_if).unwrap_or_else(|| {
+                asm.op2(Code::Cmp_rm32_imm8, scc(), 0);
+                Code::Jne_rel32_64
+            });
+            if op == Op::S_CBRANCH_SCC0 { taken.negate_condition_code() } else { taken }
         }
         Op::S_CBRANCH_VCCZ => {
             zero(VCC);

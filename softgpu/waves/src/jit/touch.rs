@@ -77,6 +77,14 @@ impl Touch {
         self.reads.scalar & other.writes.scalar != 0
     }
 
+    pub(super) fn reads_scc(&self) -> bool {
+        self.reads.scc
+    }
+
+    pub(super) fn writes_scc(&self) -> bool {
+        self.writes.scc
+    }
+
     /// Scalars that may change, as bits.
     pub(super) fn written_scalars(&self) -> u128 {
         self.writes.scalar

@@ -11,7 +11,7 @@ use super::analysis::Facts;
 use super::asm::{Label, RENAMED, context, wave_field};
 use super::codes;
 use super::context::JitContext;
-use super::copies::{Body, Copies, How, Renamed};
+use super::copies::{self, Body, Copies, How, Renamed};
 use super::emit::Emitter;
 use super::generator::{Access, next_accesses};
 use super::order;
@@ -130,10 +130,16 @@ impl Emitter<'_> {
         self.g.asm.op2(Code::Mov_rm32_r32, saved, Register::EAX);
         let op = self.program.steps[branch].op;
         for (turn, steps) in copies.scalars.iter().enumerate() {
-            for step in steps {
+            let is_last_turn = turn + 1 == copies.scalars.len();
+            let last = steps.iter().rposition(copies::writes_scc);
+            for (k, step) in steps.iter().enumerate() {
+                // What is written again is not stored; nor what the flags have where the branch looks.
+                let is_read = last == Some(k) && (is_last_turn || k + 1 != steps.len());
+                self.g.asm.without_scc = !is_read;
                 scalar::emit(&mut self.g.asm, step);
             }
-            if turn + 1 == copies.scalars.len() {
+            self.g.asm.without_scc = false;
+            if is_last_turn {
                 continue;
             }
             let taken = op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape));
