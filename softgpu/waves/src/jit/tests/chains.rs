@@ -32,14 +32,27 @@ fn change(r: &mut Random, words: &mut Vec<u32>, depth: u32, wide: bool) {
     const DIRECT: [Op; 2] = [V_CMPX_NE_U32, V_CMPX_LT_I32];
     let (a, b) = (1 + below(r, 6), 1 + below(r, 6));
     let kept = KEPT + 2 * depth;
-    if r.chance(4) {
-        let moved = if wide { S_MOV_B64 } else { S_MOV_B32 };
-        words.push(0xBE80_0000 | kept << 16 | code(moved, Fmt::Sop1) << 8 | 126);
-        words.push(0x7C00_0000 | code(DIRECT[r.below(2) as usize], Fmt::Vopc) << 17 | b << 9 | (256 + a));
-    } else {
-        words.push(0x7C00_0000 | code(COMPARES[r.below(4) as usize], Fmt::Vopc) << 17 | b << 9 | (256 + a));
-        let save = if wide { S_AND_SAVEEXEC_B64 } else { S_AND_SAVEEXEC_B32 };
-        words.push(0xBE80_0000 | kept << 16 | code(save, Fmt::Sop1) << 8 | 106);
+    let keep =
+        0xBE80_0000 | kept << 16 | code(if wide { S_MOV_B64 } else { S_MOV_B32 }, Fmt::Sop1) << 8 | 126;
+    let compare = 0x7C00_0000 | code(COMPARES[r.below(4) as usize], Fmt::Vopc) << 17 | b << 9 | (256 + a);
+    match r.below(8) {
+        0 | 1 => {
+            words.push(keep);
+            words.push(0x7C00_0000 | code(DIRECT[r.below(2) as usize], Fmt::Vopc) << 17 | b << 9 | (256 + a));
+        }
+        2..5 => {
+            let save = if wide { S_AND_SAVEEXEC_B64 } else { S_AND_SAVEEXEC_B32 };
+            words.extend([compare, 0xBE80_0000 | kept << 16 | code(save, Fmt::Sop1) << 8 | 106]);
+        }
+        form => {
+            let (and, and_not) = if wide { (S_AND_B64, S_AND_NOT1_B64) } else { (S_AND_B32, S_AND_NOT1_B32) };
+            let (op, a, b) = match form {
+                5 => (and, 126, 106),
+                6 => (and, 106, 126),
+                _ => (and_not, 126, 106),
+            };
+            words.extend([keep, compare, 0x8000_0000 | code(op, Fmt::Sop2) << 23 | 126 << 16 | b << 8 | a]);
+        }
     }
 }
 
