@@ -5,6 +5,8 @@
 //! pieces only within a region, which has one variant for all lanes and one for any EXEC, and within a loop of one
 //! block whose rows all fit.
 
+use std::cell::Cell;
+
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
@@ -54,6 +56,8 @@ pub(super) struct Emitter<'a> {
     pub(super) factors: Factors,
     /// Scalar steps of what is being emitted whose SCC nobody reads, in their order.
     unread_scc: Vec<usize>,
+    /// Whether steps are emitted inline, where that has been asked.
+    inline: Vec<Cell<Option<bool>>>,
 }
 
 impl<'a> Emitter<'a> {
@@ -85,6 +89,7 @@ impl<'a> Emitter<'a> {
             facts: None,
             factors: Factors::default(),
             unread_scc: Vec::new(),
+            inline: vec![Cell::new(None); program.steps.len()],
         }
     }
 
@@ -258,8 +263,13 @@ impl<'a> Emitter<'a> {
 
     /// Whether a scalar step is emitted inline: tried with code that is thrown away.
     pub(super) fn is_inline(&self, item: &Item) -> bool {
-        let step = &self.program.steps[item.index];
-        lane_scalars::is_inline(step) || scalar::emit(&mut super::asm::Asm::new(), step)
+        let known = &self.inline[item.index];
+        known.get().unwrap_or_else(|| {
+            let step = &self.program.steps[item.index];
+            let is_inline = lane_scalars::is_inline(step) || scalar::emit(&mut super::asm::Asm::new(), step);
+            known.set(Some(is_inline));
+            is_inline
+        })
     }
 
     /// Emits a scalar step; `false`, and nothing, if it is not emitted inline.
