@@ -253,6 +253,7 @@ fn softgpud_that_serves_others_is_not_replaced() {
         wait_until("the end of the first", || !is_alive(first));
         program.goes_on("round ", 2);
         // The shell reaps it when the other has ended.
+        wait_until("the end of its executor", || program.executors().len() == 1);
         let devices = program.devices();
         let error = refused(&program.restoring("images", &[]).output().unwrap());
         println!("{error}");

@@ -109,17 +109,34 @@ fn is_complete(part: &Part) -> bool {
     Manifest::read(&part.directory).is_ok()
 }
 
+/// How long softgpud may take to see that an executor has ended.
+const NOTICING: Duration = Duration::from_millis(500);
+
 /// Pauses the devices of a tree, whose processes are from now on those that it has now.
 fn pause(args: &CheckpointArgs, part: &mut Part) -> Result<Vec<Executor>> {
     let tree = &mut part.tree;
     // A process that was about to connect is a client by now, or the broker holds it back.
     let processes = members(tree.pid);
-    let (clients, others) = tree.broker.clients()?.into_iter().partition(|client| processes.contains(client));
-    (tree.clients, tree.others) = (clients, others);
-    ensure!(!tree.clients.is_empty(), "No process of the tree of process {} has a device any more", tree.pid);
     let user = owner(tree.pid)?.0;
-    let connected = tree.clients.iter().map(|client| Executor::connect(&tree.run.socket, *client, user));
-    let mut executors = connected.collect::<Result<Vec<_>, _>>()?;
+    let began = Instant::now();
+    let mut executors = loop {
+        let (clients, others) =
+            tree.broker.clients()?.into_iter().partition(|client| processes.contains(client));
+        (tree.clients, tree.others) = (clients, others);
+        ensure!(
+            !tree.clients.is_empty(),
+            "No process of the tree of process {} has a device any more",
+            tree.pid
+        );
+        let connected = tree.clients.iter().map(|client| Executor::connect(&tree.run.socket, *client, user));
+        match connected.collect::<Result<Vec<_>, _>>() {
+            // One has just ended, which the broker does not know yet.
+            Err(error) if error.is_nobody() && began.elapsed() < NOTICING => {
+                std::thread::sleep(NOTICING / 50)
+            }
+            connected => break connected?,
+        }
+    };
     let (deadline, lease) = (Duration::from_millis(args.deadline_ms), Duration::from_millis(args.lease_ms));
     for executor in &mut executors {
         let client = executor.client;

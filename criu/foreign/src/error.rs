@@ -173,6 +173,12 @@ pub enum ForeignError {
 }
 
 impl ForeignError {
+    /// Whether no process listens on an executor's socket: it has not started yet, or has ended.
+    #[must_use]
+    pub fn is_nobody(&self) -> bool {
+        matches!(self, Self::Control(ControlError::Nobody { .. }))
+    }
+
     /// Names the client whose device it is.
     pub fn of(client: i32, failure: &'static str) -> impl Fn(Self) -> Self {
         move |source| Self::Client { client, failure, source: Box::new(source) }

@@ -99,7 +99,7 @@ impl Executor {
         let begun = Instant::now();
         loop {
             match Self::connect(run, client, user) {
-                Err(error) if begun.elapsed() < STARTING && is_nobody(&error) => thread::sleep(LOOK),
+                Err(error) if begun.elapsed() < STARTING && error.is_nobody() => thread::sleep(LOOK),
                 connected => return connected,
             }
         }
@@ -235,8 +235,4 @@ impl Executor {
     pub fn restore(&mut self, clock_offset: i64) -> Result<()> {
         self.plain("restore a device", &ExecutorOrder::Restore { clock_offset }, &ExecutorAnswer::Restored)
     }
-}
-
-fn is_nobody(error: &ForeignError) -> bool {
-    matches!(error, ForeignError::Control(ControlError::Nobody { .. }))
 }
