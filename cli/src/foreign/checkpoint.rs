@@ -32,6 +32,8 @@ use crate::{output, preflight};
 
 /// How long the device of processes that CRIU has ended may take to end.
 const ENDING: Duration = Duration::from_secs(10);
+/// How long softgpud may take to see that an executor has ended.
+const NOTICING: Duration = Duration::from_millis(500);
 
 /// A tree that is checkpointed, and where.
 #[derive(Debug)]
@@ -108,9 +110,6 @@ fn make_directories(args: &CheckpointArgs, trees: &[Tree]) -> Result<(PathBuf, V
 fn is_complete(part: &Part) -> bool {
     Manifest::read(&part.directory).is_ok()
 }
-
-/// How long softgpud may take to see that an executor has ended.
-const NOTICING: Duration = Duration::from_millis(500);
 
 /// Pauses the devices of a tree, whose processes are from now on those that it has now.
 fn pause(args: &CheckpointArgs, part: &mut Part) -> Result<Vec<Executor>> {

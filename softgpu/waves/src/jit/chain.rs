@@ -183,8 +183,8 @@ impl Emitter<'_> {
         }
         let mut places = Vec::new();
         let mut piece = usize::MAX;
-        let mut has_masks = false;
         for ((work, accesses), changes_exec) in list.iter().zip(&accesses).zip(&changes) {
+            let mut has_masks = false;
             match work {
                 Work::Lane(item, c) => {
                     self.lane(item, *c, &mut piece, accesses);
@@ -202,7 +202,7 @@ impl Emitter<'_> {
                 Work::Head(block) => self.enter(*block),
             }
             if *changes_exec {
-                places.push(self.changed(masked, std::mem::take(&mut has_masks)));
+                places.push(self.changed(masked, has_masks));
                 piece = usize::MAX;
             }
         }

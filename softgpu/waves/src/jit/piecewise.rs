@@ -135,7 +135,6 @@ impl Emitter<'_> {
             && let Some(products) = self.products_of(&in_order)
         {
             self.g.products(&products);
-            self.g.write_back(true);
             self.g.facts = None;
             return;
         }

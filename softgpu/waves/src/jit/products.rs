@@ -238,7 +238,6 @@ impl Gen {
                 self.for_all_pieces(&accumulations);
             }
         }
-        self.write_back(true);
         for &(to, from) in &products.moves {
             for c in 0..self.pieces() {
                 let from = self.piece(from, 0, c);
@@ -247,5 +246,6 @@ impl Gen {
                 self.end_operation(&[]);
             }
         }
+        self.write_back(true);
     }
 }

@@ -107,13 +107,13 @@ pub(super) fn order(list: &[Accumulation], registers: usize) -> Option<Vec<usize
     let mut order = Vec::with_capacity(list.len());
     for rows in numbers[0].chunks(tile[0]) {
         for columns in numbers[1].chunks(tile[1]) {
+            // The factors of the shorter side stay, those of the other one pass.
+            let rows_stay = rows.len() < columns.len();
+            let (passing, staying) = if rows_stay { (columns, rows) } else { (rows, columns) };
             for turn in 0..turns {
-                // The factors of the shorter side stay, those of the other one pass.
-                let (passing, staying) =
-                    if rows.len() < columns.len() { (columns, rows) } else { (rows, columns) };
                 for &p in passing {
                     for &s in staying {
-                        let key = if rows.len() < columns.len() { [s, p] } else { [p, s] };
+                        let key = if rows_stay { [s, p] } else { [p, s] };
                         order.extend(of.get(&key).map(|chain| chain.operations[turn]));
                     }
                 }
