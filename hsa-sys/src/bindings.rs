@@ -5,6 +5,7 @@
 pub const HSA_VERSION_1_0: u32 = 1;
 pub const HSA_AMD_INTERFACE_VERSION_MAJOR: u32 = 1;
 pub const HSA_AMD_INTERFACE_VERSION_MINOR: u32 = 0;
+pub const hsa_ven_amd_loader: u32 = 515;
 pub const AMD_HSA_ABI_VERSION: &[u8; 43] = b"AMD GPU Architecture v0.35 (June 25, 2015)\0";
 pub const AMD_QUEUE_ALIGN_BYTES: u32 = 64;
 pub const AMD_SIGNAL_ALIGN_BYTES: u32 = 64;
@@ -2959,6 +2960,627 @@ unsafe extern "C" {
         completion_signal: hsa_signal_t,
     ) -> hsa_status_t;
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct BrigModuleHeader {
+    _unused: [u8; 0],
+}
+pub type BrigModule_t = *mut BrigModuleHeader;
+pub const HSA_EXT_STATUS_ERROR_INVALID_PROGRAM: _bindgen_ty_4 = 8192;
+pub const HSA_EXT_STATUS_ERROR_INVALID_MODULE: _bindgen_ty_4 = 8193;
+pub const HSA_EXT_STATUS_ERROR_INCOMPATIBLE_MODULE: _bindgen_ty_4 = 8194;
+pub const HSA_EXT_STATUS_ERROR_MODULE_ALREADY_INCLUDED: _bindgen_ty_4 = 8195;
+pub const HSA_EXT_STATUS_ERROR_SYMBOL_MISMATCH: _bindgen_ty_4 = 8196;
+pub const HSA_EXT_STATUS_ERROR_FINALIZATION_FAILED: _bindgen_ty_4 = 8197;
+pub const HSA_EXT_STATUS_ERROR_DIRECTIVE_MISMATCH: _bindgen_ty_4 = 8198;
+pub type _bindgen_ty_4 = ::std::os::raw::c_uint;
+pub type hsa_ext_module_t = BrigModule_t;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_ext_program_s {
+    pub handle: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ext_program_s"][::std::mem::size_of::<hsa_ext_program_s>() - 8usize];
+    ["Alignment of hsa_ext_program_s"][::std::mem::align_of::<hsa_ext_program_s>() - 8usize];
+    ["Offset of field: hsa_ext_program_s::handle"]
+        [::std::mem::offset_of!(hsa_ext_program_s, handle) - 0usize];
+};
+pub type hsa_ext_program_t = hsa_ext_program_s;
+unsafe extern "C" {
+    pub fn hsa_ext_program_create(
+        machine_model: hsa_machine_model_t,
+        profile: hsa_profile_t,
+        default_float_rounding_mode: hsa_default_float_rounding_mode_t,
+        options: *const ::std::os::raw::c_char,
+        program: *mut hsa_ext_program_t,
+    ) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ext_program_destroy(program: hsa_ext_program_t) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ext_program_add_module(program: hsa_ext_program_t, module: hsa_ext_module_t) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ext_program_iterate_modules(
+        program: hsa_ext_program_t,
+        callback: ::std::option::Option<
+            unsafe extern "C" fn(
+                program: hsa_ext_program_t,
+                module: hsa_ext_module_t,
+                data: *mut ::std::os::raw::c_void,
+            ) -> hsa_status_t,
+        >,
+        data: *mut ::std::os::raw::c_void,
+    ) -> hsa_status_t;
+}
+pub const HSA_EXT_PROGRAM_INFO_MACHINE_MODEL: hsa_ext_program_info_t = 0;
+pub const HSA_EXT_PROGRAM_INFO_PROFILE: hsa_ext_program_info_t = 1;
+pub const HSA_EXT_PROGRAM_INFO_DEFAULT_FLOAT_ROUNDING_MODE: hsa_ext_program_info_t = 2;
+pub type hsa_ext_program_info_t = ::std::os::raw::c_uint;
+unsafe extern "C" {
+    pub fn hsa_ext_program_get_info(
+        program: hsa_ext_program_t,
+        attribute: hsa_ext_program_info_t,
+        value: *mut ::std::os::raw::c_void,
+    ) -> hsa_status_t;
+}
+pub const HSA_EXT_FINALIZER_CALL_CONVENTION_AUTO: hsa_ext_finalizer_call_convention_t = -1;
+pub type hsa_ext_finalizer_call_convention_t = ::std::os::raw::c_int;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hsa_ext_control_directives_s {
+    pub control_directives_mask: u64,
+    pub break_exceptions_mask: u16,
+    pub detect_exceptions_mask: u16,
+    pub max_dynamic_group_size: u32,
+    pub max_flat_grid_size: u64,
+    pub max_flat_workgroup_size: u32,
+    pub reserved1: u32,
+    pub required_grid_size: [u64; 3usize],
+    pub required_workgroup_size: hsa_dim3_t,
+    pub required_dim: u8,
+    pub reserved2: [u8; 75usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ext_control_directives_s"]
+        [::std::mem::size_of::<hsa_ext_control_directives_s>() - 144usize];
+    ["Alignment of hsa_ext_control_directives_s"]
+        [::std::mem::align_of::<hsa_ext_control_directives_s>() - 8usize];
+    ["Offset of field: hsa_ext_control_directives_s::control_directives_mask"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, control_directives_mask) - 0usize];
+    ["Offset of field: hsa_ext_control_directives_s::break_exceptions_mask"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, break_exceptions_mask) - 8usize];
+    ["Offset of field: hsa_ext_control_directives_s::detect_exceptions_mask"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, detect_exceptions_mask) - 10usize];
+    ["Offset of field: hsa_ext_control_directives_s::max_dynamic_group_size"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, max_dynamic_group_size) - 12usize];
+    ["Offset of field: hsa_ext_control_directives_s::max_flat_grid_size"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, max_flat_grid_size) - 16usize];
+    ["Offset of field: hsa_ext_control_directives_s::max_flat_workgroup_size"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, max_flat_workgroup_size) - 24usize];
+    ["Offset of field: hsa_ext_control_directives_s::reserved1"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, reserved1) - 28usize];
+    ["Offset of field: hsa_ext_control_directives_s::required_grid_size"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, required_grid_size) - 32usize];
+    ["Offset of field: hsa_ext_control_directives_s::required_workgroup_size"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, required_workgroup_size) - 56usize];
+    ["Offset of field: hsa_ext_control_directives_s::required_dim"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, required_dim) - 68usize];
+    ["Offset of field: hsa_ext_control_directives_s::reserved2"]
+        [::std::mem::offset_of!(hsa_ext_control_directives_s, reserved2) - 69usize];
+};
+impl Default for hsa_ext_control_directives_s {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub type hsa_ext_control_directives_t = hsa_ext_control_directives_s;
+unsafe extern "C" {
+    pub fn hsa_ext_program_finalize(
+        program: hsa_ext_program_t,
+        isa: hsa_isa_t,
+        call_convention: i32,
+        control_directives: hsa_ext_control_directives_t,
+        options: *const ::std::os::raw::c_char,
+        code_object_type: hsa_code_object_type_t,
+        code_object: *mut hsa_code_object_t,
+    ) -> hsa_status_t;
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_ext_finalizer_1_00_pfn_s {
+    pub hsa_ext_program_create: ::std::option::Option<
+        unsafe extern "C" fn(
+            machine_model: hsa_machine_model_t,
+            profile: hsa_profile_t,
+            default_float_rounding_mode: hsa_default_float_rounding_mode_t,
+            options: *const ::std::os::raw::c_char,
+            program: *mut hsa_ext_program_t,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ext_program_destroy:
+        ::std::option::Option<unsafe extern "C" fn(program: hsa_ext_program_t) -> hsa_status_t>,
+    pub hsa_ext_program_add_module: ::std::option::Option<
+        unsafe extern "C" fn(program: hsa_ext_program_t, module: hsa_ext_module_t) -> hsa_status_t,
+    >,
+    pub hsa_ext_program_iterate_modules: ::std::option::Option<
+        unsafe extern "C" fn(
+            program: hsa_ext_program_t,
+            callback: ::std::option::Option<
+                unsafe extern "C" fn(
+                    program: hsa_ext_program_t,
+                    module: hsa_ext_module_t,
+                    data: *mut ::std::os::raw::c_void,
+                ) -> hsa_status_t,
+            >,
+            data: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ext_program_get_info: ::std::option::Option<
+        unsafe extern "C" fn(
+            program: hsa_ext_program_t,
+            attribute: hsa_ext_program_info_t,
+            value: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ext_program_finalize: ::std::option::Option<
+        unsafe extern "C" fn(
+            program: hsa_ext_program_t,
+            isa: hsa_isa_t,
+            call_convention: i32,
+            control_directives: hsa_ext_control_directives_t,
+            options: *const ::std::os::raw::c_char,
+            code_object_type: hsa_code_object_type_t,
+            code_object: *mut hsa_code_object_t,
+        ) -> hsa_status_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ext_finalizer_1_00_pfn_s"][::std::mem::size_of::<hsa_ext_finalizer_1_00_pfn_s>() - 48usize];
+    ["Alignment of hsa_ext_finalizer_1_00_pfn_s"]
+        [::std::mem::align_of::<hsa_ext_finalizer_1_00_pfn_s>() - 8usize];
+    ["Offset of field: hsa_ext_finalizer_1_00_pfn_s::hsa_ext_program_create"]
+        [::std::mem::offset_of!(hsa_ext_finalizer_1_00_pfn_s, hsa_ext_program_create) - 0usize];
+    ["Offset of field: hsa_ext_finalizer_1_00_pfn_s::hsa_ext_program_destroy"]
+        [::std::mem::offset_of!(hsa_ext_finalizer_1_00_pfn_s, hsa_ext_program_destroy) - 8usize];
+    ["Offset of field: hsa_ext_finalizer_1_00_pfn_s::hsa_ext_program_add_module"]
+        [::std::mem::offset_of!(hsa_ext_finalizer_1_00_pfn_s, hsa_ext_program_add_module) - 16usize];
+    ["Offset of field: hsa_ext_finalizer_1_00_pfn_s::hsa_ext_program_iterate_modules"]
+        [::std::mem::offset_of!(hsa_ext_finalizer_1_00_pfn_s, hsa_ext_program_iterate_modules) - 24usize];
+    ["Offset of field: hsa_ext_finalizer_1_00_pfn_s::hsa_ext_program_get_info"]
+        [::std::mem::offset_of!(hsa_ext_finalizer_1_00_pfn_s, hsa_ext_program_get_info) - 32usize];
+    ["Offset of field: hsa_ext_finalizer_1_00_pfn_s::hsa_ext_program_finalize"]
+        [::std::mem::offset_of!(hsa_ext_finalizer_1_00_pfn_s, hsa_ext_program_finalize) - 40usize];
+};
+pub type hsa_ext_finalizer_1_00_pfn_t = hsa_ext_finalizer_1_00_pfn_s;
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_query_host_address(
+        device_address: *const ::std::os::raw::c_void,
+        host_address: *mut *const ::std::os::raw::c_void,
+    ) -> hsa_status_t;
+}
+pub const HSA_VEN_AMD_LOADER_CODE_OBJECT_STORAGE_TYPE_NONE: hsa_ven_amd_loader_code_object_storage_type_t = 0;
+pub const HSA_VEN_AMD_LOADER_CODE_OBJECT_STORAGE_TYPE_FILE: hsa_ven_amd_loader_code_object_storage_type_t = 1;
+pub const HSA_VEN_AMD_LOADER_CODE_OBJECT_STORAGE_TYPE_MEMORY: hsa_ven_amd_loader_code_object_storage_type_t =
+    2;
+pub type hsa_ven_amd_loader_code_object_storage_type_t = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hsa_ven_amd_loader_segment_descriptor_s {
+    pub agent: hsa_agent_t,
+    pub executable: hsa_executable_t,
+    pub code_object_storage_type: hsa_ven_amd_loader_code_object_storage_type_t,
+    pub code_object_storage_base: *const ::std::os::raw::c_void,
+    pub code_object_storage_size: usize,
+    pub code_object_storage_offset: usize,
+    pub segment_base: *const ::std::os::raw::c_void,
+    pub segment_size: usize,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ven_amd_loader_segment_descriptor_s"]
+        [::std::mem::size_of::<hsa_ven_amd_loader_segment_descriptor_s>() - 64usize];
+    ["Alignment of hsa_ven_amd_loader_segment_descriptor_s"]
+        [::std::mem::align_of::<hsa_ven_amd_loader_segment_descriptor_s>() - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::agent"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, agent) - 0usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::executable"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, executable) - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::code_object_storage_type"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, code_object_storage_type) - 16usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::code_object_storage_base"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, code_object_storage_base) - 24usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::code_object_storage_size"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, code_object_storage_size) - 32usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::code_object_storage_offset"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_segment_descriptor_s,
+        code_object_storage_offset
+    ) - 40usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::segment_base"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, segment_base) - 48usize];
+    ["Offset of field: hsa_ven_amd_loader_segment_descriptor_s::segment_size"]
+        [::std::mem::offset_of!(hsa_ven_amd_loader_segment_descriptor_s, segment_size) - 56usize];
+};
+impl Default for hsa_ven_amd_loader_segment_descriptor_s {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub type hsa_ven_amd_loader_segment_descriptor_t = hsa_ven_amd_loader_segment_descriptor_s;
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_query_segment_descriptors(
+        segment_descriptors: *mut hsa_ven_amd_loader_segment_descriptor_t,
+        num_segment_descriptors: *mut usize,
+    ) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_query_executable(
+        device_address: *const ::std::os::raw::c_void,
+        executable: *mut hsa_executable_t,
+    ) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_executable_iterate_loaded_code_objects(
+        executable: hsa_executable_t,
+        callback: ::std::option::Option<
+            unsafe extern "C" fn(
+                executable: hsa_executable_t,
+                loaded_code_object: hsa_loaded_code_object_t,
+                data: *mut ::std::os::raw::c_void,
+            ) -> hsa_status_t,
+        >,
+        data: *mut ::std::os::raw::c_void,
+    ) -> hsa_status_t;
+}
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_KIND_PROGRAM: hsa_ven_amd_loader_loaded_code_object_kind_t =
+    1;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_KIND_AGENT: hsa_ven_amd_loader_loaded_code_object_kind_t = 2;
+pub type hsa_ven_amd_loader_loaded_code_object_kind_t = ::std::os::raw::c_uint;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_EXECUTABLE:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 1;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_KIND: hsa_ven_amd_loader_loaded_code_object_info_e = 2;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_AGENT: hsa_ven_amd_loader_loaded_code_object_info_e = 3;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_CODE_OBJECT_STORAGE_TYPE:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 4;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_CODE_OBJECT_STORAGE_MEMORY_BASE:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 5;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_CODE_OBJECT_STORAGE_MEMORY_SIZE:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 6;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_CODE_OBJECT_STORAGE_FILE:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 7;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_LOAD_DELTA:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 8;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_LOAD_BASE: hsa_ven_amd_loader_loaded_code_object_info_e =
+    9;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_LOAD_SIZE: hsa_ven_amd_loader_loaded_code_object_info_e =
+    10;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_URI_LENGTH:
+    hsa_ven_amd_loader_loaded_code_object_info_e = 11;
+pub const HSA_VEN_AMD_LOADER_LOADED_CODE_OBJECT_INFO_URI: hsa_ven_amd_loader_loaded_code_object_info_e = 12;
+pub type hsa_ven_amd_loader_loaded_code_object_info_e = ::std::os::raw::c_uint;
+pub use self::hsa_ven_amd_loader_loaded_code_object_info_e as hsa_ven_amd_loader_loaded_code_object_info_t;
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_loaded_code_object_get_info(
+        loaded_code_object: hsa_loaded_code_object_t,
+        attribute: hsa_ven_amd_loader_loaded_code_object_info_t,
+        value: *mut ::std::os::raw::c_void,
+    ) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size(
+        file: hsa_file_t,
+        offset: usize,
+        size: usize,
+        code_object_reader: *mut hsa_code_object_reader_t,
+    ) -> hsa_status_t;
+}
+unsafe extern "C" {
+    pub fn hsa_ven_amd_loader_iterate_executables(
+        callback: ::std::option::Option<
+            unsafe extern "C" fn(
+                executable: hsa_executable_t,
+                data: *mut ::std::os::raw::c_void,
+            ) -> hsa_status_t,
+        >,
+        data: *mut ::std::os::raw::c_void,
+    ) -> hsa_status_t;
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_ven_amd_loader_1_00_pfn_s {
+    pub hsa_ven_amd_loader_query_host_address: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            host_address: *mut *const ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_segment_descriptors: ::std::option::Option<
+        unsafe extern "C" fn(
+            segment_descriptors: *mut hsa_ven_amd_loader_segment_descriptor_t,
+            num_segment_descriptors: *mut usize,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_executable: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            executable: *mut hsa_executable_t,
+        ) -> hsa_status_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ven_amd_loader_1_00_pfn_s"]
+        [::std::mem::size_of::<hsa_ven_amd_loader_1_00_pfn_s>() - 24usize];
+    ["Alignment of hsa_ven_amd_loader_1_00_pfn_s"]
+        [::std::mem::align_of::<hsa_ven_amd_loader_1_00_pfn_s>() - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_00_pfn_s::hsa_ven_amd_loader_query_host_address"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_00_pfn_s,
+        hsa_ven_amd_loader_query_host_address
+    ) - 0usize];
+    ["Offset of field: hsa_ven_amd_loader_1_00_pfn_s::hsa_ven_amd_loader_query_segment_descriptors"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_00_pfn_s,
+        hsa_ven_amd_loader_query_segment_descriptors
+    )
+        - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_00_pfn_s::hsa_ven_amd_loader_query_executable"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_00_pfn_s,
+        hsa_ven_amd_loader_query_executable
+    ) - 16usize];
+};
+pub type hsa_ven_amd_loader_1_00_pfn_t = hsa_ven_amd_loader_1_00_pfn_s;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_ven_amd_loader_1_01_pfn_s {
+    pub hsa_ven_amd_loader_query_host_address: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            host_address: *mut *const ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_segment_descriptors: ::std::option::Option<
+        unsafe extern "C" fn(
+            segment_descriptors: *mut hsa_ven_amd_loader_segment_descriptor_t,
+            num_segment_descriptors: *mut usize,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_executable: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            executable: *mut hsa_executable_t,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_executable_iterate_loaded_code_objects: ::std::option::Option<
+        unsafe extern "C" fn(
+            executable: hsa_executable_t,
+            callback: ::std::option::Option<
+                unsafe extern "C" fn(
+                    executable: hsa_executable_t,
+                    loaded_code_object: hsa_loaded_code_object_t,
+                    data: *mut ::std::os::raw::c_void,
+                ) -> hsa_status_t,
+            >,
+            data: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_loaded_code_object_get_info: ::std::option::Option<
+        unsafe extern "C" fn(
+            loaded_code_object: hsa_loaded_code_object_t,
+            attribute: hsa_ven_amd_loader_loaded_code_object_info_t,
+            value: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ven_amd_loader_1_01_pfn_s"]
+        [::std::mem::size_of::<hsa_ven_amd_loader_1_01_pfn_s>() - 40usize];
+    ["Alignment of hsa_ven_amd_loader_1_01_pfn_s"]
+        [::std::mem::align_of::<hsa_ven_amd_loader_1_01_pfn_s>() - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_01_pfn_s::hsa_ven_amd_loader_query_host_address"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_01_pfn_s,
+        hsa_ven_amd_loader_query_host_address
+    ) - 0usize];
+    ["Offset of field: hsa_ven_amd_loader_1_01_pfn_s::hsa_ven_amd_loader_query_segment_descriptors"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_01_pfn_s,
+        hsa_ven_amd_loader_query_segment_descriptors
+    )
+        - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_01_pfn_s::hsa_ven_amd_loader_query_executable"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_01_pfn_s,
+        hsa_ven_amd_loader_query_executable
+    ) - 16usize];
+    ["Offset of field: hsa_ven_amd_loader_1_01_pfn_s::hsa_ven_amd_loader_executable_iterate_loaded_code_objects"] [:: std :: mem :: offset_of ! (hsa_ven_amd_loader_1_01_pfn_s , hsa_ven_amd_loader_executable_iterate_loaded_code_objects) - 24usize] ;
+    ["Offset of field: hsa_ven_amd_loader_1_01_pfn_s::hsa_ven_amd_loader_loaded_code_object_get_info"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_01_pfn_s,
+        hsa_ven_amd_loader_loaded_code_object_get_info
+    )
+        - 32usize];
+};
+pub type hsa_ven_amd_loader_1_01_pfn_t = hsa_ven_amd_loader_1_01_pfn_s;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_ven_amd_loader_1_02_pfn_s {
+    pub hsa_ven_amd_loader_query_host_address: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            host_address: *mut *const ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_segment_descriptors: ::std::option::Option<
+        unsafe extern "C" fn(
+            segment_descriptors: *mut hsa_ven_amd_loader_segment_descriptor_t,
+            num_segment_descriptors: *mut usize,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_executable: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            executable: *mut hsa_executable_t,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_executable_iterate_loaded_code_objects: ::std::option::Option<
+        unsafe extern "C" fn(
+            executable: hsa_executable_t,
+            callback: ::std::option::Option<
+                unsafe extern "C" fn(
+                    executable: hsa_executable_t,
+                    loaded_code_object: hsa_loaded_code_object_t,
+                    data: *mut ::std::os::raw::c_void,
+                ) -> hsa_status_t,
+            >,
+            data: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_loaded_code_object_get_info: ::std::option::Option<
+        unsafe extern "C" fn(
+            loaded_code_object: hsa_loaded_code_object_t,
+            attribute: hsa_ven_amd_loader_loaded_code_object_info_t,
+            value: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size: ::std::option::Option<
+        unsafe extern "C" fn(
+            file: hsa_file_t,
+            offset: usize,
+            size: usize,
+            code_object_reader: *mut hsa_code_object_reader_t,
+        ) -> hsa_status_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ven_amd_loader_1_02_pfn_s"]
+        [::std::mem::size_of::<hsa_ven_amd_loader_1_02_pfn_s>() - 48usize];
+    ["Alignment of hsa_ven_amd_loader_1_02_pfn_s"]
+        [::std::mem::align_of::<hsa_ven_amd_loader_1_02_pfn_s>() - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_02_pfn_s::hsa_ven_amd_loader_query_host_address"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_02_pfn_s,
+        hsa_ven_amd_loader_query_host_address
+    ) - 0usize];
+    ["Offset of field: hsa_ven_amd_loader_1_02_pfn_s::hsa_ven_amd_loader_query_segment_descriptors"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_02_pfn_s,
+        hsa_ven_amd_loader_query_segment_descriptors
+    )
+        - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_02_pfn_s::hsa_ven_amd_loader_query_executable"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_02_pfn_s,
+        hsa_ven_amd_loader_query_executable
+    ) - 16usize];
+    ["Offset of field: hsa_ven_amd_loader_1_02_pfn_s::hsa_ven_amd_loader_executable_iterate_loaded_code_objects"] [:: std :: mem :: offset_of ! (hsa_ven_amd_loader_1_02_pfn_s , hsa_ven_amd_loader_executable_iterate_loaded_code_objects) - 24usize] ;
+    ["Offset of field: hsa_ven_amd_loader_1_02_pfn_s::hsa_ven_amd_loader_loaded_code_object_get_info"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_02_pfn_s,
+        hsa_ven_amd_loader_loaded_code_object_get_info
+    )
+        - 32usize];
+    ["Offset of field: hsa_ven_amd_loader_1_02_pfn_s::hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size"] [:: std :: mem :: offset_of ! (hsa_ven_amd_loader_1_02_pfn_s , hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size) - 40usize] ;
+};
+pub type hsa_ven_amd_loader_1_02_pfn_t = hsa_ven_amd_loader_1_02_pfn_s;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_ven_amd_loader_1_03_pfn_s {
+    pub hsa_ven_amd_loader_query_host_address: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            host_address: *mut *const ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_segment_descriptors: ::std::option::Option<
+        unsafe extern "C" fn(
+            segment_descriptors: *mut hsa_ven_amd_loader_segment_descriptor_t,
+            num_segment_descriptors: *mut usize,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_query_executable: ::std::option::Option<
+        unsafe extern "C" fn(
+            device_address: *const ::std::os::raw::c_void,
+            executable: *mut hsa_executable_t,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_executable_iterate_loaded_code_objects: ::std::option::Option<
+        unsafe extern "C" fn(
+            executable: hsa_executable_t,
+            callback: ::std::option::Option<
+                unsafe extern "C" fn(
+                    executable: hsa_executable_t,
+                    loaded_code_object: hsa_loaded_code_object_t,
+                    data: *mut ::std::os::raw::c_void,
+                ) -> hsa_status_t,
+            >,
+            data: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_loaded_code_object_get_info: ::std::option::Option<
+        unsafe extern "C" fn(
+            loaded_code_object: hsa_loaded_code_object_t,
+            attribute: hsa_ven_amd_loader_loaded_code_object_info_t,
+            value: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size: ::std::option::Option<
+        unsafe extern "C" fn(
+            file: hsa_file_t,
+            offset: usize,
+            size: usize,
+            code_object_reader: *mut hsa_code_object_reader_t,
+        ) -> hsa_status_t,
+    >,
+    pub hsa_ven_amd_loader_iterate_executables: ::std::option::Option<
+        unsafe extern "C" fn(
+            callback: ::std::option::Option<
+                unsafe extern "C" fn(
+                    executable: hsa_executable_t,
+                    data: *mut ::std::os::raw::c_void,
+                ) -> hsa_status_t,
+            >,
+            data: *mut ::std::os::raw::c_void,
+        ) -> hsa_status_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hsa_ven_amd_loader_1_03_pfn_s"]
+        [::std::mem::size_of::<hsa_ven_amd_loader_1_03_pfn_s>() - 56usize];
+    ["Alignment of hsa_ven_amd_loader_1_03_pfn_s"]
+        [::std::mem::align_of::<hsa_ven_amd_loader_1_03_pfn_s>() - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_query_host_address"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_03_pfn_s,
+        hsa_ven_amd_loader_query_host_address
+    ) - 0usize];
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_query_segment_descriptors"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_03_pfn_s,
+        hsa_ven_amd_loader_query_segment_descriptors
+    )
+        - 8usize];
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_query_executable"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_03_pfn_s,
+        hsa_ven_amd_loader_query_executable
+    ) - 16usize];
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_executable_iterate_loaded_code_objects"] [:: std :: mem :: offset_of ! (hsa_ven_amd_loader_1_03_pfn_s , hsa_ven_amd_loader_executable_iterate_loaded_code_objects) - 24usize] ;
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_loaded_code_object_get_info"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_03_pfn_s,
+        hsa_ven_amd_loader_loaded_code_object_get_info
+    )
+        - 32usize];
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size"] [:: std :: mem :: offset_of ! (hsa_ven_amd_loader_1_03_pfn_s , hsa_ven_amd_loader_code_object_reader_create_from_file_with_offset_size) - 40usize] ;
+    ["Offset of field: hsa_ven_amd_loader_1_03_pfn_s::hsa_ven_amd_loader_iterate_executables"][::std::mem::offset_of!(
+        hsa_ven_amd_loader_1_03_pfn_s,
+        hsa_ven_amd_loader_iterate_executables
+    ) - 48usize];
+};
+pub type hsa_ven_amd_loader_1_03_pfn_t = hsa_ven_amd_loader_1_03_pfn_s;
 pub type amd_queue_properties32_t = u32;
 pub const AMD_QUEUE_PROPERTIES_ENABLE_TRAP_HANDLER_SHIFT: amd_queue_properties_t = 0;
 pub const AMD_QUEUE_PROPERTIES_ENABLE_TRAP_HANDLER_WIDTH: amd_queue_properties_t = 1;

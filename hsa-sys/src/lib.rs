@@ -36,7 +36,10 @@ pub use vendor::VendorAgent;
 pub use vendor::VendorError;
 pub use vendor::VendorRuntime;
 
-/// The declarations of `hsa.h`, `hsa_ext_amd.h` and the `amd_hsa_*.h` layouts, under their C names.
+#[allow(non_camel_case_types, unsafe_code, reason = "names of the vendor's headers")]
+pub mod newer;
+
+/// The declarations of `hsa.h`, its extensions and the `amd_hsa_*.h` layouts, under their C names.
 #[allow(
     missing_docs,
     missing_debug_implementations,

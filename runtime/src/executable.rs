@@ -18,7 +18,7 @@ use stasis_protocol::Limit;
 
 use crate::agent::Agent;
 use crate::code_object::bundle::code_for;
-use crate::code_object::{CodeObject, CodeObjectError, KernargLayout, KernelMetadata, LoadPlan};
+use crate::code_object::{CodeObject, CodeObjectError, KernargLayout, KernelMetadata};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, flags};
@@ -165,11 +165,11 @@ fn write_image(
     device: &Device,
     info: &AgentInfo,
     (image, place): (BoKey, Place),
-    plan: &LoadPlan,
+    relocate: impl Fn(u64) -> Result<Vec<u8>, CodeObjectError>,
 ) -> Result<u64, LoadError> {
     let absent = || LoadError::Memory(DeviceError::Absent { what: "the image's memory" }.into());
     let va = registry.bos.get(image).ok_or_else(absent)?.state.va;
-    let bytes = plan.relocate(va)?;
+    let bytes = relocate(va)?;
     if place == Place::Hidden {
         upload(context, registry, device, info, va, &bytes)?;
         return Ok(va);
@@ -215,6 +215,18 @@ impl Executable {
     /// [`LoadError::CodeObject`] if the file is not one, or for other targets; [`LoadError::Descriptor`],
     /// [`LoadError::Memory`], [`LoadError::CodeCaches`], [`LoadError::Lost`].
     pub fn load(agent: &Agent, file: &[u8]) -> Result<Self, LoadError> {
+        Self::load_with(agent, file, |_| None)
+    }
+
+    /// The same for a code object with undefined symbols, whose addresses `resolve` knows.
+    ///
+    /// # Errors
+    /// As for [`Executable::load`].
+    pub fn load_with(
+        agent: &Agent,
+        file: &[u8],
+        resolve: impl Fn(&str) -> Option<u64>,
+    ) -> Result<Self, LoadError> {
         let features = agent.features()?;
         let bytes = &*code_for(file, agent.target(), features)?;
         let object = Program::check(agent.target(), features, bytes)?;
@@ -234,7 +246,8 @@ impl Executable {
         let mut registry = context.registry.lock();
         let device = context.device_or_lost(&pass)?;
         let image = make_bo(context, &mut registry, device, request)?;
-        let written = write_image(context, &mut registry, device, &agent.info, (image, place), plan);
+        let relocate = |va| plan.relocate_with(va, &resolve);
+        let written = write_image(context, &mut registry, device, &agent.info, (image, place), relocate);
         let va = match written {
             Ok(va) => va,
             Err(error) => {
@@ -266,6 +279,11 @@ impl Executable {
     #[inline]
     pub fn agent(&self) -> &Agent {
         &self.0.agent
+    }
+
+    /// Address of its image.
+    pub fn base(&self) -> u64 {
+        self.0.program.base()
     }
 
     /// The code object.

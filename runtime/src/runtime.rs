@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use kfd::topology::Node;
+
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::agent::agents::link_matrix;
@@ -68,6 +70,11 @@ impl Runtime {
     /// The GPUs that were here when the runtime was opened and are none of its agents, with the reason.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.context.left_out
+    }
+
+    /// The processors of the host, as the topology had them when the runtime was opened.
+    pub fn hosts(&self) -> &[Node] {
+        &self.context.hosts
     }
 
     /// Who reaches whose memory, on the GPUs the agents have now.

@@ -14,7 +14,9 @@ use crate::context::memory::free::free_deferred;
 use crate::context::registry::state::SignalKey;
 use crate::context::signal::live::SignalLive;
 use crate::context::signal::make::{drop_signal, new_shared_signal, new_signal};
-use crate::context::signal::wait::{Condition, WaitMode, wait_signal, wake_sleepers};
+use crate::context::signal::wait::{
+    Awaited, Condition, WaitMode, wait_signal, wait_signals, wake_sleepers,
+};
 use crate::runtime::Runtime;
 
 /// A handle on a signal; clones name the same one.
@@ -167,6 +169,45 @@ impl Signal {
         mode: WaitMode,
     ) -> Result<i64, WaitError> {
         wait_signal(&self.0.context, &self.0.live, condition, timeout, mode)
+    }
+
+    /// Waits until one of `signals` meets its condition: which of them, and its value; `None` waits for ever. Of several that
+    /// do, it is the first. Of none it waits until time is up.
+    ///
+    /// # Errors
+    /// As for [`Signal::wait`], of any of them; the value of a timeout is the first one's.
+    pub fn wait_any(
+        runtime: &Runtime,
+        signals: &[(&Signal, Condition)],
+        timeout: Option<Duration>,
+        mode: WaitMode,
+    ) -> Result<(usize, i64), WaitError> {
+        let all: Vec<Awaited<'_>> = signals
+            .iter()
+            .map(|(signal, condition)| Awaited { signal: &signal.0.live, condition: *condition })
+            .collect();
+        wait_signals(runtime.context(), &all, timeout, mode)
+    }
+
+    /// Wakes who waits for it, after its value was changed through its memory ([`Signal::value_va`]).
+    ///
+    /// # Errors
+    /// As for [`Signal::store`].
+    pub fn notify(&self) -> Result<(), WaitError> {
+        let pass = self.0.context.gate.enter()?;
+        self.0.context.host_writes.flush(&pass);
+        wake_sleepers(&self.0.context, &pass, &self.0.live)
+    }
+
+    /// Says that no packet in flight will change it any more: its place may be another's as soon as its handles are gone. For
+    /// signals of packets that the caller wrote without [`RawQueue::completes`](crate::RawQueue::completes).
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn settle(&self) -> Result<(), Lost> {
+        let _pass = self.0.context.gate.enter()?;
+        self.0.live.settle();
+        Ok(())
     }
 
     /// Waits for the value 0 or less, as completion leaves it on a signal of 1.

@@ -36,6 +36,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kfd::topology::Node;
 use parking_lot::Mutex;
 use stasis_protocol::gate::{Gate, GatedCell, Pass};
 
@@ -65,6 +66,8 @@ pub struct Context {
     pub uuids: Vec<String>,
     /// The GPUs that are none of the agents.
     pub left_out: Vec<LeftOut>,
+    /// The processors of the host, as the topology had them when the context was opened.
+    pub hosts: Vec<Node>,
     /// `kfd`, `soft:gfx1100`: whose device it is, or was until the checkpoint.
     transport_name: Mutex<Arc<str>>,
     /// Address of the event page, for signals' mailboxes.

@@ -35,9 +35,8 @@ pub fn open(transport: Arc<dyn Transport>, list: Option<&str>) -> Result<Arc<Con
     let topology = Topology::read(transport.sysfs())
         .map_err(|source| OpenError::Topology { transport: transport_name.clone(), source })?;
     let selection = select(&topology, list, &transport_name)?;
-    let uuids = topology.gpus().map(|node| spec::uuid(node.properties.unique_id)).collect();
     let window = window::reserve_any()?;
-    let made = with_window(transport, transport_name, selection, uuids, window);
+    let made = with_window(transport, transport_name, selection, topology, window);
     if made.is_err() {
         window::release(window);
     }
@@ -48,7 +47,7 @@ fn with_window(
     transport: Arc<dyn Transport>,
     transport_name: String,
     selection: Selection,
-    uuids: Vec<String>,
+    topology: Topology,
     window: Window,
 ) -> Result<Arc<Context>, OpenError> {
     let Selection { agents, left_out } = selection;
@@ -70,8 +69,9 @@ fn with_window(
         gate,
         registry: Mutex::new(registry),
         agents,
-        uuids,
+        uuids: topology.gpus().map(|node| spec::uuid(node.properties.unique_id)).collect(),
         left_out,
+        hosts: topology.nodes.into_iter().filter(|node| !node.is_gpu()).collect(),
         transport_name: Mutex::new(transport_name.into()),
         event_page_va,
         wake,

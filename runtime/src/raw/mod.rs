@@ -49,6 +49,7 @@ use crate::context::queue::cu_mask::CuMask;
 use crate::context::queue::fault::QueueFault;
 use crate::context::queue::idle::wait_idle;
 use crate::context::queue::live::{Full, QueueLive};
+pub use crate::context::queue::packets::transfer_prologue;
 use crate::context::registry::state::{QueueKey, QueueKind};
 use crate::context::signal::make::submitted;
 use crate::executable::Kernel;

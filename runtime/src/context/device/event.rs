@@ -87,21 +87,21 @@ impl Device {
         self.kfd.reset_event(EventId(id)).map_err(ioctl("the end of a wake-up"))
     }
 
-    /// Sleeps until `event` is older or newer than `age`, or `wake` is set, or `limit` is over. Returns the event's
-    /// age if it was raised.
+    /// Sleeps until one of `events`, ids with ages, is older or newer than its age, or `wake` is set, or `limit` is over. The
+    /// ages of those that were raised are then their present ones.
     ///
     /// # Errors
     /// [`DeviceError::Ioctl`].
-    pub fn sleep_on(
-        &self,
-        event: u32,
-        age: u64,
-        wake: u32,
-        limit: Duration,
-    ) -> Result<Option<u64>, DeviceError> {
-        let mut events = [kfd_event_data::new(event, age), kfd_event_data::new(wake, 0)];
-        let outcome = self.kfd.wait_events(&mut events, false, Some(limit)).map_err(ioctl("a wait"))?;
-        Ok((outcome == WaitOutcome::Complete).then(|| events[0].last_event_age()).filter(|&now| now != age))
+    pub fn sleep_on(&self, events: &mut [(u32, u64)], wake: u32, limit: Duration) -> Result<(), DeviceError> {
+        let mut data: Vec<_> = events.iter().map(|&(id, age)| kfd_event_data::new(id, age)).collect();
+        data.push(kfd_event_data::new(wake, 0));
+        let outcome = self.kfd.wait_events(&mut data, false, Some(limit)).map_err(ioctl("a wait"))?;
+        if outcome == WaitOutcome::Complete {
+            for (event, data) in events.iter_mut().zip(&data) {
+                event.1 = data.last_event_age();
+            }
+        }
+        Ok(())
     }
 
     /// Sleeps until one of `events` is raised, or `limit` is over. The payloads are in the array it returns: memory,

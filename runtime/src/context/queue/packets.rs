@@ -47,7 +47,10 @@ pub(crate) fn completion(
 
 /// What goes before a copy engine's transfer: the signals waited for, by the addresses of their values, and what others wrote made
 /// visible. Never nothing: every target has a packet for that.
-pub(crate) fn transfer_prologue(
+///
+/// # Errors
+/// [`SdmaError`] for an address that no packet can have.
+pub fn transfer_prologue(
     target: &Target,
     generation: Generation,
     values: &[u64],

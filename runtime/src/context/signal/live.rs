@@ -149,6 +149,11 @@ impl SignalLive {
         self.load() == self.expected.load(Ordering::Relaxed)
     }
 
+    /// Takes its present value for the one after all completions.
+    pub fn settle(&self) {
+        self.expected.store(self.load(), Ordering::Relaxed);
+    }
+
     /// GPU clock ticks of start and end of the last packet that completed it.
     pub fn timestamps(&self) -> (u64, u64) {
         (self.slot.load(START, Ordering::Relaxed), self.slot.load(END, Ordering::Relaxed))

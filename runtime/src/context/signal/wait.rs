@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use kfd::Errno;
 use kfd::transport::CallLimit;
+use queues::words::count;
 use stasis_protocol::gate::Pass;
 
 use crate::context::Context;
@@ -87,50 +88,72 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-pub(crate) fn wait_signal(
+/// A signal and what its value is to become.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaited<'s> {
+    pub signal: &'s SignalLive,
+    pub condition: Condition,
+}
+
+impl Awaited<'_> {
+    /// The value, if it meets the condition.
+    fn met(&self) -> Option<i64> {
+        Some(self.signal.load()).filter(|value| self.condition.met(*value))
+    }
+}
+
+/// The first of `all` whose condition is met, and its value.
+fn first_met(all: &[Awaited<'_>]) -> Option<(usize, i64)> {
+    all.iter().enumerate().find_map(|(at, awaited)| Some((at, awaited.met()?)))
+}
+
+/// Waits until one of the signals meets its condition: which, and its value. Of none, until time is up.
+pub(crate) fn wait_signals(
     context: &Context,
-    signal: &SignalLive,
-    condition: Condition,
+    all: &[Awaited<'_>],
     timeout: Option<Duration>,
     mode: WaitMode,
-) -> Result<i64, WaitError> {
+) -> Result<(usize, i64), WaitError> {
     let start = Instant::now();
     let mut failures = 0;
+    let looks = (SPINS / count(all.len().max(1))).max(1);
+    let is_silent = |awaited: &Awaited<'_>| awaited.signal.event.is_none();
+    let silent = all.iter().any(is_silent);
     loop {
         let pass = context.gate.enter()?;
-        for _ in 0..SPINS {
-            let value = signal.load();
-            if condition.met(value) {
-                return Ok(value);
+        for _ in 0..looks {
+            if let Some(met) = first_met(all) {
+                return Ok(met);
             }
             std::hint::spin_loop();
         }
-        if let Some(fault) = signal.fault() {
+        if let Some(fault) = all.iter().find_map(|awaited| awaited.signal.fault()) {
             return Err(fault.into());
         }
         let waited = start.elapsed();
         if timeout.is_some_and(|limit| waited >= limit) {
-            return Err(WaitError::Timeout { value: signal.load(), waited });
+            let value = all.first().map_or(0, |awaited| awaited.signal.load());
+            return Err(WaitError::Timeout { value, waited });
         }
         let busy = match mode {
             WaitMode::Busy => true,
             WaitMode::Auto => waited < AUTO_SPIN,
             WaitMode::Blocked => false,
         };
-        let Some(event) = signal.event.as_ref().filter(|_| !busy) else {
+        if busy || silent {
             drop(pass);
             match busy {
                 true => std::thread::yield_now(),
-                // Another process may complete it, which raises nothing here.
+                // Another process may complete one that has no event, which raises nothing here.
                 false => std::thread::sleep(LOOK),
             }
             continue;
-        };
+        }
         let left = timeout.map_or(LONGEST_SLEEP, |limit| (limit - waited).min(LONGEST_SLEEP));
         // A device that does not answer cannot tell the time either.
         let deadline = timeout.and_then(|limit| start.checked_add(limit));
         let limit = deadline.map_or(CallLimit::none(), CallLimit::until);
-        match limit.hold(|| sleep(context, pass, signal, event, condition, left)) {
+        match limit.hold(|| sleep(context, pass, all, left)) {
             Ok(()) => failures = 0,
             Err(DeviceError::Ioctl { source, .. }) if source.errno == Errno::ETIMEDOUT => {}
             // The device was let go under the wait, or is dying: the gate knows which. If it lets us pass again
@@ -145,31 +168,54 @@ pub(crate) fn wait_signal(
     }
 }
 
-/// Sleeps until the event is raised, the device is let go or `limit` has passed. Gives up `pass` before.
+/// The events of signals, each once.
+fn distinct_events<'s>(all: &[Awaited<'s>]) -> Vec<&'s EventLive> {
+    let mut events: Vec<&EventLive> = all.iter().filter_map(|awaited| awaited.signal.event.as_deref()).collect();
+    events.sort_unstable_by_key(|event| std::ptr::from_ref(*event));
+    events.dedup_by_key(|event| std::ptr::from_ref(*event));
+    events
+}
+
+/// Sleeps until an event is raised, the device is let go or `limit` has passed. Gives up `pass` before.
 fn sleep(
     context: &Context,
     pass: Pass<'_>,
-    signal: &SignalLive,
-    event: &EventLive,
-    condition: Condition,
+    all: &[Awaited<'_>],
     limit: Duration,
 ) -> Result<(), DeviceError> {
     let Some(device) = context.device(&pass).map(Arc::clone) else { return Ok(()) };
     let wake = context.wake_event(&pass);
-    let _sleeper = Sleeper::announce(event);
-    let (id, age) = (event.id.load(Ordering::Relaxed), event.age.load(Ordering::Acquire));
-    // After the age was read: a completion from here on makes the wait return at once.
-    if condition.met(signal.load()) || signal.fault().is_some() {
+    let events = distinct_events(all);
+    let _sleepers: Vec<Sleeper<'_>> = events.iter().map(|event| Sleeper::announce(event)).collect();
+    let ages: Vec<u64> = events.iter().map(|event| event.age.load(Ordering::Acquire)).collect();
+    let ids = events.iter().map(|event| event.id.load(Ordering::Relaxed));
+    let mut newest: Vec<(u32, u64)> = ids.zip(ages.iter().copied()).collect();
+    // After the ages were read: a completion from here on makes the wait return at once.
+    if first_met(all).is_some() || all.iter().any(|awaited| awaited.signal.fault().is_some()) {
         return Ok(());
     }
     drop(pass);
-    let result = device.sleep_on(id, age, wake, limit);
+    let result = device.sleep_on(&mut newest, wake, limit);
     // Free the device before anything else: whoever wants to let it go waits for that.
     drop(device);
-    if let Some(newer) = result? {
-        event.age.store(newer, Ordering::Release);
+    result?;
+    for ((event, (_, newest)), age) in events.iter().zip(newest).zip(ages) {
+        if newest != age {
+            event.age.store(newest, Ordering::Release);
+        }
     }
     Ok(())
+}
+
+/// Waits until a signal meets a condition; its value.
+pub(crate) fn wait_signal(
+    context: &Context,
+    signal: &SignalLive,
+    condition: Condition,
+    timeout: Option<Duration>,
+    mode: WaitMode,
+) -> Result<i64, WaitError> {
+    wait_signals(context, &[Awaited { signal, condition }], timeout, mode).map(|(_, value)| value)
 }
 
 pub(crate) fn wake_sleepers(

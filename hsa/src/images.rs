@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Images and samplers: there are none. A program that asks what an agent can do is told so; one that makes an image or a sampler is
+//! refused with the extension's statuses; one that names an image has one of nobody's.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use crate::abi::declared::*;
+use crate::abi::{Answer, INVALID_ARGUMENT, Out, Status, export};
+use crate::agents;
+use crate::instance::instance;
+
+const NO_FORMAT: Status = Status(HSA_EXT_STATUS_ERROR_IMAGE_FORMAT_UNSUPPORTED);
+const NO_SAMPLER: Status = Status(HSA_EXT_STATUS_ERROR_SAMPLER_DESCRIPTOR_UNSUPPORTED);
+
+export! {
+    /// What an agent can do with images of a format: nothing.
+    fn hsa_ext_image_get_capability(
+        agent: hsa_agent_t,
+        _geometry: hsa_ext_image_geometry_t,
+        image_format: *const hsa_ext_image_format_t,
+        capability_mask: *mut u32,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        // SAFETY: the caller's, by the header.
+        let out = unsafe { Out::new(capability_mask) }?;
+        if image_format.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        out.put(0);
+        Ok(())
+    }
+
+    /// What an agent can do with images of a format and layout: nothing.
+    fn hsa_ext_image_get_capability_with_layout(
+        agent: hsa_agent_t,
+        _geometry: hsa_ext_image_geometry_t,
+        image_format: *const hsa_ext_image_format_t,
+        _image_data_layout: hsa_ext_image_data_layout_t,
+        capability_mask: *mut u32,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        // SAFETY: the caller's, by the header.
+        let out = unsafe { Out::new(capability_mask) }?;
+        if image_format.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        out.put(0);
+        Ok(())
+    }
+
+    /// The memory that an image needs: refused.
+    fn hsa_ext_image_data_get_info(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_t,
+        _access_permission: hsa_access_permission_t,
+        image_data_info: *mut hsa_ext_image_data_info_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        if image_descriptor.is_null() || image_data_info.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+    }
+
+    /// The memory that an image of a layout needs: refused.
+    fn hsa_ext_image_data_get_info_with_layout(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_t,
+        _access_permission: hsa_access_permission_t,
+        _image_data_layout: hsa_ext_image_data_layout_t,
+        _image_data_row_pitch: usize,
+        _image_data_slice_pitch: usize,
+        image_data_info: *mut hsa_ext_image_data_info_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        if image_descriptor.is_null() || image_data_info.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+    }
+
+    /// Makes an image: refused.
+    fn hsa_ext_image_create(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_t,
+        _image_data: *const c_void,
+        _access_permission: hsa_access_permission_t,
+        image: *mut hsa_ext_image_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        if image_descriptor.is_null() || image.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+    }
+
+    /// Makes an image of a layout: refused.
+    fn hsa_ext_image_create_with_layout(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_t,
+        _image_data: *const c_void,
+        _access_permission: hsa_access_permission_t,
+        _image_data_layout: hsa_ext_image_data_layout_t,
+        _image_data_row_pitch: usize,
+        _image_data_slice_pitch: usize,
+        image: *mut hsa_ext_image_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        if image_descriptor.is_null() || image.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+    }
+
+    /// Makes an image of the hardware's layout: refused.
+    fn hsa_amd_image_create(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_t,
+        _image_layout: *const hsa_amd_image_descriptor_t,
+        _image_data: *const c_void,
+        _access_permission: hsa_access_permission_t,
+        image: *mut hsa_ext_image_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        if image_descriptor.is_null() || image.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+    }
+
+    /// Destroys an image, of which there is none.
+    fn hsa_ext_image_destroy(
+        agent: hsa_agent_t,
+        _image: hsa_ext_image_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Copies between images, of which there are none.
+    fn hsa_ext_image_copy(
+        agent: hsa_agent_t,
+        _src_image: hsa_ext_image_t,
+        _src_offset: *const hsa_dim3_t,
+        _dst_image: hsa_ext_image_t,
+        _dst_offset: *const hsa_dim3_t,
+        _range: *const hsa_dim3_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Copies into an image, of which there is none.
+    fn hsa_ext_image_import(
+        agent: hsa_agent_t,
+        _src_memory: *const c_void,
+        _src_row_pitch: usize,
+        _src_slice_pitch: usize,
+        _dst_image: hsa_ext_image_t,
+        _image_region: *const hsa_ext_image_region_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Copies out of an image, of which there is none.
+    fn hsa_ext_image_export(
+        agent: hsa_agent_t,
+        _src_image: hsa_ext_image_t,
+        _dst_memory: *mut c_void,
+        _dst_row_pitch: usize,
+        _dst_slice_pitch: usize,
+        _image_region: *const hsa_ext_image_region_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Fills an image, of which there is none.
+    fn hsa_ext_image_clear(
+        agent: hsa_agent_t,
+        _image: hsa_ext_image_t,
+        _data: *const c_void,
+        _image_region: *const hsa_ext_image_region_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Destroys a sampler, of which there is none.
+    fn hsa_ext_sampler_destroy(
+        agent: hsa_agent_t,
+        _sampler: hsa_ext_sampler_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Makes a sampler: refused.
+    fn hsa_ext_sampler_create(
+        agent: hsa_agent_t,
+        sampler_descriptor: *const hsa_ext_sampler_descriptor_t,
+        sampler: *mut hsa_ext_sampler_t,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        if sampler_descriptor.is_null() || sampler.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_SAMPLER) }
+    }
+
+    /// The largest image of an agent: none.
+    fn hsa_amd_image_get_info_max_dim(
+        agent: hsa_agent_t,
+        attribute: hsa_agent_info_t,
+        value: *mut c_void,
+    ) {
+        agents::gpu_of(instance()?, agent)?;
+        // SAFETY: the caller's, by the header.
+        let answer = unsafe { Answer::new(value) }?;
+        match attribute {
+            HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS..=HSA_EXT_AGENT_INFO_IMAGE_ARRAY_MAX_LAYERS => {
+                agents::no_images(attribute, answer)
+            }
+            _ => Err(INVALID_ARGUMENT),
+        }
+    }
+}

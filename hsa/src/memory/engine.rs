@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies that a GPU's copy engines do while the program goes on.
+//!
+//! ```text
+//! poll dependencies | flush, invalidate | time stamp || copies || write back | time stamp | decrement | wake
+//! ```
+//!
+//! INVARIANT: the completion signal is decremented once for each copy, by the engine, or by a thread where no engine reaches an
+//! end: memory of the program's own that was not locked.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use queues::sdma::{self, Gcr, Generation, Packet, SdmaError};
+use stasis::raw::{RawKind, RawOptions, RawQueue, transfer_prologue};
+use stasis::{Condition, RawError, WaitMode};
+
+use super::{address_of, status_of};
+use crate::abi::declared::*;
+use crate::abi::{
+    ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, Status, export, slice,
+};
+use crate::instance::{Instance, instance};
+use crate::signals::Signal;
+
+/// Bytes of a ring.
+const RING_BYTES: u32 = 1 << 20;
+/// Dwords that are submitted together: few enough for any place of the ring, and a whole number of copies.
+const TOGETHER: usize = 7 * 256;
+/// A link's flag: no 64-bit atomics.
+const NO_ATOMICS_64: u32 = 1 << 3;
+
+/// Which way bytes go; each has a queue of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    ToHost,
+    Other,
+}
+
+/// A GPU's queues of copy engines, each made when first needed.
+#[derive(Debug, Default)]
+pub struct Engines(Mutex<HashMap<(usize, Way), RawQueue>>);
+
+impl Engines {
+    fn queue(&self, agent: &stasis::Agent, way: Way) -> Outcome<RawQueue> {
+        let mut queues = self.0.lock();
+        let place = (agent.index(), way);
+        if let Some(queue) = queues.get(&place).filter(|queue| queue.fault().is_none()) {
+            return Ok(queue.clone());
+        }
+        let options = RawOptions {
+            kind: RawKind::Sdma { engine: None },
+            ring_bytes: RING_BYTES,
+            ..RawOptions::default()
+        };
+        let queue = RawQueue::create(agent, options).map_err(|error| {
+            tracing::warn!(target: "hsa", error = %stasis::explain(&error), "no queue of a copy engine");
+            OUT_OF_RESOURCES
+        })?;
+        queues.insert(place, queue.clone());
+        Ok(queue)
+    }
+
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// Bytes to be copied, by agents' addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub to: u64,
+    pub from: u64,
+    pub bytes: u64,
+}
+
+/// What a copy waits for, and what it decrements.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub after: Vec<Signal>,
+    pub done: Signal,
+}
+
+/// The signals of a copy.
+///
+/// # Errors
+/// [`INVALID_SIGNAL`], [`INVALID_ARGUMENT`] for a list that is null or empty where the other is not.
+///
+/// # Safety
+/// The list is null or has that many handles.
+pub unsafe fn order(
+    instance: &Instance,
+    count: u32,
+    signals: *const hsa_signal_t,
+    done: hsa_signal_t,
+) -> Outcome<Order> {
+    if signals.is_null() != (count == 0) {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: by contract.
+    let signals = unsafe { slice(signals, count as usize) }?;
+    let signal = |signal: &hsa_signal_t| instance.signals.get(signal.handle).ok_or(INVALID_SIGNAL);
+    let after = signals.iter().map(signal).collect::<Outcome<Vec<_>>>()?;
+    Ok(Order { after, done: signal(&done)? })
+}
+
+/// The GPU that is to move bytes between two agents; `None` if both are processors of the host.
+fn mover<'i>(
+    instance: &'i Instance,
+    to: hsa_agent_t,
+    from: hsa_agent_t,
+) -> Outcome<Option<(&'i stasis::Agent, Way)>> {
+    let (to, from) = (instance.agents.get(to)?, instance.agents.get(from)?);
+    Ok(match (to.gpu(), from.gpu()) {
+        (Err(_), Ok(from)) => Some((from, Way::ToHost)),
+        (Ok(_), Ok(from)) => Some((from, Way::Other)),
+        (Ok(to), Err(_)) => Some((to, Way::Other)),
+        (Err(_), Err(_)) => None,
+    })
+}
+
+/// An end as agents address it; `None` for memory of the program's own that no agent reaches.
+fn agent_address(
+    instance: &Instance,
+    mover: &stasis::Agent,
+    address: u64,
+    bytes: u64,
+) -> Outcome<Option<u64>> {
+    let Some((block, offset)) = instance.memory.reach(address, bytes) else {
+        // A block that is too short is an error; none is the program's own memory.
+        return if instance.memory.find(address).is_some() { Err(INVALID_ARGUMENT) } else { Ok(None) };
+    };
+    if block.is_of_other_agent(mover) {
+        block.buffer()?.allow(mover).map_err(status_of)?;
+    }
+    Ok(Some(block.base() + offset))
+}
+
+impl super::Block {
+    /// Whether it lies in the memory of a GPU that is not this one.
+    fn is_of_other_agent(&self, agent: &stasis::Agent) -> bool {
+        match self.origin {
+            super::Origin::Pool(pool) if !pool.place.is_host() => {
+                let instance = instance().ok();
+                let owner = instance.and_then(|instance| instance.agents.at(pool.agent)?.gpu().ok());
+                owner.is_some_and(|owner| owner.index() != agent.index())
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a copy engine is told for copies behind signals.
+fn words(agent: &stasis::Agent, pieces: &[Piece], order: &Order) -> Result<Vec<u32>, SdmaError> {
+    let (target, mut words) = (agent.target(), Vec::new());
+    let Some(generation) = Generation::of(target) else { return Ok(words) };
+    let values: Vec<u64> = order.after.iter().map(|signal| signal.slot().value_address()).collect();
+    words.extend(transfer_prologue(target, generation, &values)?);
+    let done = order.done.slot();
+    Packet::Timestamp { address: done.start_address() }.encode(generation, &mut words)?;
+    for piece in pieces {
+        sdma::copy(&mut words, generation, piece.to, piece.from, piece.bytes)?;
+    }
+    if generation.has_gcr() {
+        Packet::Gcr(Gcr::write_back()).encode(generation, &mut words)?;
+    }
+    Packet::Timestamp { address: done.end_address() }.encode(generation, &mut words)?;
+    let value = done.value_address();
+    if agent.links().any(|link| link.node_to == 0 && link.flags & NO_ATOMICS_64 != 0) {
+        // Without atomics over the link, nobody else decrements the signal meanwhile (as in AMD's runtime).
+        let after = done.value().load(Ordering::Relaxed).wrapping_sub(1).cast_unsigned();
+        let mtype = generation.uncached_mtype();
+        for (half, value_half) in [(4, (after >> 32) as u32), (0, (after & 0xffff_ffff) as u32)] {
+            let fence = sdma::Fence { address: value + half, value: value_half, mtype };
+            Packet::Fence(fence).encode(generation, &mut words)?;
+        }
+    } else {
+        sdma::signal_decrement(value).encode(generation, &mut words)?;
+    }
+    if let Some((mailbox, event)) = done.mailbox() {
+        for packet in sdma::interrupt(generation, mailbox, event) {
+            packet.encode(generation, &mut words)?;
+        }
+    }
+    Ok(words)
+}
+
+/// Submits, waiting for room.
+fn submit(queue: &RawQueue, words: &[u32], order: &Order) -> Outcome {
+    queue.completes(order.done.of_runtime());
+    for some in chunks(words) {
+        loop {
+            match queue.submit(some) {
+                Ok(_) => break,
+                // TIMEOUT: room comes with the next copy that ends, or the queue fails.
+                Err(RawError::Full { .. }) => std::thread::sleep(Duration::from_micros(50)),
+                Err(error) => {
+                    tracing::warn!(target: "hsa", error = %stasis::explain(&error), "a copy was not submitted");
+                    return Err(ERROR);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Parts of whole packets.
+fn chunks(words: &[u32]) -> Vec<&[u32]> {
+    if words.len() <= TOGETHER {
+        return vec![words];
+    }
+    // Packets are read to find their ends, by any generation: their lengths are the same.
+    let (mut parts, mut begin, mut end) = (Vec::new(), 0, 0);
+    while end < words.len() {
+        let length =
+            sdma::decode(&words[end..], Generation::V6).map_or(words.len() - end, |(_, dwords)| dwords);
+        if end > begin && end + length - begin > TOGETHER {
+            parts.push(&words[begin..end]);
+            begin = end;
+        }
+        end += length;
+    }
+    parts.push(&words[begin..]);
+    parts
+}
+
+/// Waits for the signals of an order, and completes it after `work`; in a thread.
+fn in_thread(instance: &'static Instance, order: Order, work: impl FnOnce() + Send + 'static) -> Outcome {
+    let spawned = std::thread::Builder::new().name("stasis-hsa-copy".to_owned()).spawn(move || {
+        for signal in &order.after {
+            // A signal whose queue has failed never comes; then neither does the copy.
+            if signal.of_runtime().wait(Condition::Equal(0), None, WaitMode::Auto).is_err() {
+                return;
+            }
+        }
+        work();
+        instance.signals.complete(&order.done);
+    });
+    spawned.map(drop).map_err(|_| OUT_OF_RESOURCES)
+}
+
+/// Copies between agents, behind the signals of an order.
+pub fn copy(
+    instance: &'static Instance,
+    (to_agent, from_agent): (hsa_agent_t, hsa_agent_t),
+    pieces: &[Piece],
+    order: Order,
+) -> Outcome {
+    if let Some((agent, way)) = mover(instance, to_agent, from_agent)? {
+        let addressed = |piece: &Piece| {
+            let to = agent_address(instance, agent, piece.to, piece.bytes)?;
+            let from = agent_address(instance, agent, piece.from, piece.bytes)?;
+            Ok(to.zip(from).map(|(to, from)| Piece { to, from, ..*piece }))
+        };
+        let all = pieces.iter().map(addressed).collect::<Outcome<Option<Vec<Piece>>>>()?;
+        if let (Some(all), Some(_)) = (all, Generation::of(agent.target())) {
+            let queue = instance.memory.engines.queue(agent, way)?;
+            let words = words(agent, &all, &order).map_err(|_| INVALID_ARGUMENT)?;
+            return submit(&queue, &words, &order);
+        }
+    }
+    let pieces = pieces.to_vec();
+    in_thread(instance, order, move || {
+        for Piece { to, from, bytes } in pieces {
+            // SAFETY: the program's pointers, which it vouches for until the copy is done.
+            let status = unsafe {
+                super::transfer::hsa_memory_copy(
+                    super::pointer_to(to),
+                    super::pointer_to(from),
+                    bytes as usize,
+                )
+            };
+            if status != HSA_STATUS_SUCCESS {
+                tracing::warn!(target: "hsa", status = %Status(status), "a copy by a thread failed");
+            }
+        }
+    })
+}
+
+fn whole(dst: *mut c_void, src: *const c_void, size: usize) -> Outcome<Piece> {
+    if dst.is_null() || src.is_null() || isize::try_from(size).is_err() {
+        return Err(INVALID_ARGUMENT);
+    }
+    Ok(Piece { to: address_of(dst), from: address_of(src), bytes: size as u64 })
+}
+
+export! {
+    /// Copies, and decrements a signal when that is done.
+    fn hsa_amd_memory_async_copy(
+        dst: *mut c_void,
+        dst_agent: hsa_agent_t,
+        src: *const c_void,
+        src_agent: hsa_agent_t,
+        size: usize,
+        num_dep_signals: u32,
+        dep_signals: *const hsa_signal_t,
+        completion_signal: hsa_signal_t,
+    ) {
+        let instance = instance()?;
+        let piece = whole(dst, src, size)?;
+        instance.agents.get(dst_agent)?;
+        instance.agents.get(src_agent)?;
+        // SAFETY: the caller's, by the header.
+        let order = unsafe { order(instance, num_dep_signals, dep_signals, completion_signal) }?;
+        if size == 0 { Ok(()) } else { copy(instance, (dst_agent, src_agent), &[piece], order) }
+    }
+
+    /// The same by a copy engine that the program chooses; which of them is the driver's choice here.
+    fn hsa_amd_memory_async_copy_on_engine(
+        dst: *mut c_void,
+        dst_agent: hsa_agent_t,
+        src: *const c_void,
+        src_agent: hsa_agent_t,
+        size: usize,
+        num_dep_signals: u32,
+        dep_signals: *const hsa_signal_t,
+        completion_signal: hsa_signal_t,
+        engine_id: hsa_amd_sdma_engine_id_t,
+        _force_copy_on_sdma: bool,
+    ) {
+        let instance = instance()?;
+        let piece = whole(dst, src, size)?;
+        instance.agents.get(dst_agent)?;
+        instance.agents.get(src_agent)?;
+        if !engine_id.is_power_of_two() {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: the caller's, by the header.
+        let order = unsafe { order(instance, num_dep_signals, dep_signals, completion_signal) }?;
+        if size == 0 { Ok(()) } else { copy(instance, (dst_agent, src_agent), &[piece], order) }
+    }
+
+    /// Which copy engines are free: all that there are.
+    fn hsa_amd_memory_copy_engine_status(
+        dst_agent: hsa_agent_t,
+        src_agent: hsa_agent_t,
+        engine_ids_mask: *mut u32,
+    ) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let out = unsafe { Out::new(engine_ids_mask) }?;
+        out.put(engines(instance, dst_agent, src_agent)?);
+        Ok(())
+    }
+
+    /// Which copy engines suit best: all that there are.
+    fn hsa_amd_memory_get_preferred_copy_engine(
+        dst_agent: hsa_agent_t,
+        src_agent: hsa_agent_t,
+        recommended_ids_mask: *mut u32,
+    ) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let out = unsafe { Out::new(recommended_ids_mask) }?;
+        out.put(engines(instance, dst_agent, src_agent)?);
+        Ok(())
+    }
+}
+
+/// A bit for each copy engine of the GPU that moves bytes between two agents.
+fn engines(instance: &Instance, to: hsa_agent_t, from: hsa_agent_t) -> Outcome<u32> {
+    let (agent, _) = mover(instance, to, from)?.ok_or(INVALID_ARGUMENT)?;
+    let count = agent.node().properties.num_sdma_engines.min(16);
+    if count == 0 { Err(OUT_OF_RESOURCES) } else { Ok((1 << count) - 1) }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Locking: memory of the program's own, made reachable for agents.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::{Block, address_of, agents_of, pointer_to, status_of};
+use crate::abi::declared::*;
+use crate::abi::{INVALID_ALLOCATION, INVALID_ARGUMENT, Out, Outcome, export, slice};
+use crate::instance::{Instance, instance};
+use crate::pools::Pool;
+
+const PAGE: u64 = 4096;
+
+/// Locks a range; its address for agents.
+fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]) -> Outcome<u64> {
+    // What an agent reaches already is locked, as AMD's runtime answers with the same address.
+    if let Some((block, offset)) = instance.memory.find(address) {
+        let is_inside = bytes <= block.bytes() - offset;
+        return if is_inside { Ok(address) } else { Err(INVALID_ALLOCATION) };
+    }
+    let end = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE));
+    let (start, end) = (address & !(PAGE - 1), end.ok_or(INVALID_ARGUMENT)?);
+    let mut locks = instance.memory.locks.lock();
+    if let Some((block, count)) = locks.get_mut(&start).filter(|(block, _)| block.bytes() >= end - start) {
+        *count += 1;
+        return Ok(block.base() + (address - start));
+    }
+    if locks.contains_key(&start) {
+        // A longer range from the same page on would hide the shorter one.
+        return Err(INVALID_ALLOCATION);
+    }
+    let pages = pointer_to(start).cast::<u8>();
+    // SAFETY: the program says that the memory is its own and stays until it is unlocked (`hsa_amd_memory_lock`).
+    let registered = unsafe { instance.runtime.register(pages, end - start, agents) };
+    let block = instance.memory.add(Block::locked(registered.map_err(status_of)?));
+    let base = block.base();
+    locks.insert(start, (block, 1));
+    Ok(base + (address - start))
+}
+
+/// Takes the lock back whose first page this address is in.
+fn unlock(instance: &Instance, address: u64) -> Outcome {
+    let mut locks = instance.memory.locks.lock();
+    let start = address & !(PAGE - 1);
+    let Some((_, count)) = locks.get_mut(&start) else {
+        // Memory that needed no lock may be unlocked.
+        return if instance.memory.find(address).is_some() { Ok(()) } else { Err(INVALID_ARGUMENT) };
+    };
+    *count -= 1;
+    if *count == 0
+        && let Some((block, _)) = locks.remove(&start)
+    {
+        instance.memory.blocks.write().remove(&block.base());
+        let block: Arc<Block> = block;
+        if let Err(error) = block.buffer()?.free() {
+            tracing::debug!(target: "hsa", error = %stasis::explain(&error), "locked memory is released later");
+        }
+    }
+    Ok(())
+}
+
+export! {
+    /// Lets agents, or all if none are named, access memory of the program's own.
+    fn hsa_amd_memory_lock(
+        host_ptr: *mut c_void,
+        size: usize,
+        agents: *mut hsa_agent_t,
+        num_agent: c_int,
+        agent_ptr: *mut *mut c_void,
+    ) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let out = unsafe { Out::new(agent_ptr) }?;
+        out.put(std::ptr::null_mut());
+        if host_ptr.is_null() || size == 0 || (agents.is_null() != (num_agent == 0)) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let count = usize::try_from(num_agent).map_err(|_| INVALID_ARGUMENT)?;
+        // SAFETY: as above.
+        let agents = agents_of(instance, unsafe { slice(agents.cast_const(), count) }?)?;
+        out.put(pointer_to(lock(instance, address_of(host_ptr), size as u64, &agents)?));
+        Ok(())
+    }
+
+    /// The same with a pool of the host whose kind of coherence it is to have.
+    fn hsa_amd_memory_lock_to_pool(
+        host_ptr: *mut c_void,
+        size: usize,
+        agents: *mut hsa_agent_t,
+        num_agent: c_int,
+        pool: hsa_amd_memory_pool_t,
+        _flags: u32,
+        agent_ptr: *mut *mut c_void,
+    ) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let out = unsafe { Out::new(agent_ptr) }?;
+        out.put(std::ptr::null_mut());
+        if host_ptr.is_null() || size == 0 || (agents.is_null() != (num_agent == 0)) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let pool = Pool::find(instance, pool)?;
+        if !pool.place.is_host() {
+            return Err(INVALID_ARGUMENT);
+        }
+        let count = usize::try_from(num_agent).map_err(|_| INVALID_ARGUMENT)?;
+        // SAFETY: as above.
+        let agents = agents_of(instance, unsafe { slice(agents.cast_const(), count) }?)?;
+        out.put(pointer_to(lock(instance, address_of(host_ptr), size as u64, &agents)?));
+        Ok(())
+    }
+
+    /// Takes a lock back.
+    fn hsa_amd_memory_unlock(host_ptr: *mut c_void) {
+        let instance = instance()?;
+        if host_ptr.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        unlock(instance, address_of(host_ptr))
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory from process to process and from driver to driver: DMABufs. AMD's IPC handles, which name memory without a
+//! descriptor, are refused.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use super::{Block, Origin, address_of, agents_of, pointer_to};
+use crate::abi::declared::*;
+use crate::abi::{
+    ERROR, INVALID_AGENT, INVALID_ALLOCATION, INVALID_ARGUMENT, NOT_SUPPORTED, OUT_OF_RESOURCES, Out,
+    Outcome, Status, export, slice,
+};
+use crate::instance::{Instance, instance};
+
+fn shared<T>(result: Result<T, stasis::ShareError>) -> Outcome<T> {
+    result.map_err(|error| {
+        tracing::debug!(target: "hsa", error = %stasis::explain(&error), "memory was not shared");
+        OUT_OF_RESOURCES
+    })
+}
+
+/// A descriptor of the program's, if it is one.
+///
+/// # Safety
+/// The program keeps it open during the call.
+unsafe fn borrowed<'fd>(fd: c_int) -> Outcome<BorrowedFd<'fd>> {
+    if fd < 0 {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: not negative; the rest by contract.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+fn export_range(instance: &Instance, ptr: *const c_void, size: usize) -> Outcome<(OwnedFd, u64)> {
+    let (block, offset) = instance.memory.reach(address_of(ptr), size as u64).ok_or(INVALID_ALLOCATION)?;
+    if matches!(block.origin, Origin::Locked(_)) {
+        return Err(INVALID_AGENT);
+    }
+    Ok((shared(block.buffer()?.export())?, offset))
+}
+
+/// Imports memory for these agents.
+fn import(instance: &Instance, fd: BorrowedFd<'_>, agents: &[&stasis::Agent]) -> Outcome<(u64, usize)> {
+    let [first, others @ ..] = agents else { return Err(INVALID_ARGUMENT) };
+    let buffer = shared(instance.runtime.import(fd, first))?;
+    for other in others {
+        buffer.allow(other).map_err(super::status_of)?;
+    }
+    let block = instance.memory.add(Block::new(buffer, Origin::Imported));
+    Ok((block.base(), queues::words::size(block.bytes())))
+}
+
+export! {
+    /// A descriptor of memory, for other drivers and processes.
+    fn hsa_amd_portable_export_dmabuf(ptr: *const c_void, size: usize, dmabuf: *mut c_int, offset: *mut u64) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let (fd, at) = unsafe { (Out::new(dmabuf)?, Out::new(offset)?) };
+        if ptr.is_null() || size == 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        let (made, from) = export_range(instance, ptr, size)?;
+        fd.put(made.into_raw_fd());
+        at.put(from);
+        Ok(())
+    }
+
+    /// The same with flags about how others map it.
+    fn hsa_amd_portable_export_dmabuf_v2(
+        ptr: *const c_void,
+        size: usize,
+        dmabuf: *mut c_int,
+        offset: *mut u64,
+        flags: u64,
+    ) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let (fd, at) = unsafe { (Out::new(dmabuf)?, Out::new(offset)?) };
+        if ptr.is_null() || size == 0 || flags > 1 {
+            return Err(INVALID_ARGUMENT);
+        }
+        let (made, from) = export_range(instance, ptr, size)?;
+        fd.put(made.into_raw_fd());
+        at.put(from);
+        Ok(())
+    }
+
+    /// Closes a descriptor.
+    fn hsa_amd_portable_close_dmabuf(dmabuf: c_int) {
+        instance()?;
+        if dmabuf < 0 {
+            return Err(Status(HSA_STATUS_ERROR_RESOURCE_FREE));
+        }
+        // SAFETY: the program gives the descriptor away; one that is not its own it could close just as well.
+        nix::unistd::close(unsafe { OwnedFd::from_raw_fd(dmabuf) })
+            .map_err(|_| Status(HSA_STATUS_ERROR_RESOURCE_FREE))
+    }
+
+    /// Memory behind a descriptor of another driver.
+    fn hsa_amd_interop_map_buffer(
+        num_agents: u32,
+        agents: *mut hsa_agent_t,
+        interop_handle: c_int,
+        flags: u32,
+        size: *mut usize,
+        ptr: *mut *mut c_void,
+        metadata_size: *mut usize,
+        metadata: *mut *const c_void,
+    ) {
+        let instance = instance()?;
+        // SAFETY: the caller's, by the header.
+        let (bytes, out) = unsafe { (Out::new(size)?, Out::new(ptr)?) };
+        if flags != 0 || (!metadata.is_null() && metadata_size.is_null()) {
+            return Err(INVALID_ARGUMENT);
+        }
+        // SAFETY: as above.
+        let agents = agents_of(instance, unsafe { slice(agents.cast_const(), num_agents as usize) }?)?;
+        // SAFETY: as above.
+        let (address, length) = import(instance, unsafe { borrowed(interop_handle) }?, &agents)?;
+        if let Ok(none) = unsafe { Out::new(metadata_size) } {
+            none.put(0);
+        }
+        out.put(pointer_to(address));
+        bytes.put(length);
+        Ok(())
+    }
+
+    /// Ends what `hsa_amd_interop_map_buffer` gave.
+    fn hsa_amd_interop_unmap_buffer(ptr: *mut c_void) {
+        let instance = instance()?;
+        if ptr.is_null() {
+            return Ok(());
+        }
+        instance.memory.free(address_of(ptr)).map_err(|_| ERROR)
+    }
+
+    /// A handle that names memory for other processes: refused.
+    fn hsa_amd_ipc_memory_create(ptr: *mut c_void, len: usize, handle: *mut hsa_amd_ipc_memory_t) {
+        let instance = instance()?;
+        if ptr.is_null() || len == 0 || handle.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        instance.memory.reach(address_of(ptr), len as u64).ok_or(INVALID_ARGUMENT)?;
+        Err(NOT_SUPPORTED)
+    }
+
+    /// Memory that such a handle names: refused.
+    fn hsa_amd_ipc_memory_attach(
+        handle: *const hsa_amd_ipc_memory_t,
+        len: usize,
+        _num_agents: u32,
+        _mapping_agents: *const hsa_agent_t,
+        mapped_ptr: *mut *mut c_void,
+    ) {
+        instance()?;
+        if handle.is_null() || len == 0 || mapped_ptr.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        Err(NOT_SUPPORTED)
+    }
+
+    /// Ends what `hsa_amd_ipc_memory_attach` gave: nothing.
+    fn hsa_amd_ipc_memory_detach(mapped_ptr: *mut c_void) {
+        instance()?;
+        if mapped_ptr.is_null() { Err(INVALID_ARGUMENT) } else { Err(INVALID_ALLOCATION) }
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies that are done when the call returns.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use stasis::CopyError;
+
+use super::{Block, address_of};
+use crate::abi::{ERROR, INVALID_ARGUMENT, Outcome, Status, export, slice};
+use crate::instance::{Instance, instance};
+
+/// One end of a copy.
+enum End {
+    /// A block, from an offset on.
+    Block(Arc<Block>, u64),
+    /// The program's own memory.
+    Host,
+}
+
+/// Where an end lies; an error if it leaves its block.
+fn end(instance: &Instance, address: u64, bytes: u64) -> Outcome<End> {
+    match instance.memory.find(address) {
+        Some((block, offset)) if bytes <= block.bytes() - offset => Ok(End::Block(block, offset)),
+        Some(_) => Err(INVALID_ARGUMENT),
+        None => Ok(End::Host),
+    }
+}
+
+/// The status of a copy that failed.
+pub fn status_of(error: CopyError) -> Status {
+    tracing::debug!(target: "hsa", error = %stasis::explain(&error), "a copy failed");
+    match error {
+        CopyError::Range { .. } | CopyError::Overlap { .. } | CopyError::Length { .. } => INVALID_ARGUMENT,
+        _ => ERROR,
+    }
+}
+
+fn copy(instance: &Instance, dst: *mut c_void, src: *const c_void, size: usize) -> Outcome {
+    let bytes = size as u64;
+    let (to, from) = (end(instance, address_of(dst), bytes)?, end(instance, address_of(src), bytes)?);
+    match (to, from) {
+        (End::Block(to, at), End::Block(from, offset)) => {
+            let (to, from) = (to.buffer()?.span(at, bytes), from.buffer()?.span(offset, bytes));
+            let transfer = instance.runtime.copy(to, from, &[]).map_err(status_of)?;
+            transfer.wait(None).map_err(status_of)
+        }
+        (End::Block(to, at), End::Host) => {
+            // SAFETY: the caller's, by the header: readable for `size`.
+            let from = unsafe { slice(src.cast::<u8>(), size) }?;
+            to.buffer()?.upload(at, from).map_err(status_of)
+        }
+        (End::Host, End::Block(from, offset)) => {
+            // SAFETY: the caller's, by the header: writable for `size`, and nobody else's during the call.
+            let to = unsafe { std::slice::from_raw_parts_mut(dst.cast::<u8>(), size) };
+            from.buffer()?.download(offset, to).map_err(status_of)
+        }
+        (End::Host, End::Host) => {
+            // SAFETY: the caller's, by the header: both ends are the program's, of `size` bytes.
+            unsafe { dst.cast::<u8>().copy_from(src.cast::<u8>(), size) };
+            Ok(())
+        }
+    }
+}
+
+export! {
+    /// Copies between any two places; they do not overlap.
+    fn hsa_memory_copy(dst: *mut c_void, src: *const c_void, size: usize) {
+        let instance = instance()?;
+        if dst.is_null() || src.is_null() || isize::try_from(size).is_err() {
+            return Err(INVALID_ARGUMENT);
+        }
+        if size == 0 { Ok(()) } else { copy(instance, dst, src, size) }
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Moving published packets from the program's ring into the hardware's; and the thread that looks after queues.
+//!
+//! Whoever rings a doorbell through `hsa_signal_store` moves the packets in the same call. The thread moves what found no room then,
+//! sees doorbells that were rung by a store to their word, and tells of faults.
+//!
+//! INVARIANT: one at a time moves the packets of a queue. A packet is in the hardware's ring before its place is the program's again.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use queues::words::size;
+use stasis::RawError;
+
+use super::{Queue, Queues};
+use crate::abi::{OUT_OF_RESOURCES, Outcome};
+use crate::instance::Instance;
+
+/// Packets that are moved together.
+const TOGETHER: usize = 64;
+const PACKET_WORDS: usize = 16;
+/// TIMEOUT: how often the thread looks: at once after something was there, and later and later while there is nothing.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(5);
+/// How long it goes on looking at once.
+const BUSY: Duration = Duration::from_micros(200);
+
+/// How far a queue's packets were moved.
+#[derive(Debug, Default)]
+pub struct Forward {
+    next: u64,
+    words: Vec<u32>,
+}
+
+impl Queues {
+    /// Moves what is published of a queue, and was rung for; whether anything was.
+    #[inline]
+    pub(super) fn forward(&self, queue: &Queue) -> bool {
+        let (Some(hardware), false) = (&queue.hardware, queue.inactive.load(Ordering::Relaxed)) else {
+            return false;
+        };
+        let mut forward = queue.forward.lock();
+        let begun = forward.next;
+        loop {
+            // ORDERING: pairs with the ringer's: packets it published before are there.
+            let rung = queue.rung.load(Ordering::Acquire);
+            let Forward { next, words } = &mut *forward;
+            words.clear();
+            let mut end = *next;
+            while words.len() < TOGETHER * PACKET_WORDS && end < rung {
+                let Some(packet) = queue.ring.packet(end) else { break };
+                words.extend_from_slice(&packet);
+                end += 1;
+            }
+            if words.is_empty() {
+                queue.stalled.store(false, Ordering::Relaxed);
+                break;
+            }
+            if self.area.take_flush(hardware.agent().index())
+                && let Err(error) = hardware.agent().flush_host_writes()
+            {
+                tracing::warn!(target: "hsa", error = %stasis::explain(&error), "the host data path was not flushed");
+            }
+            let moved = match submit(hardware, words) {
+                Ok(moved) => moved,
+                Err(error) => {
+                    tracing::debug!(target: "hsa", error = %stasis::explain(&error), "packets were not submitted");
+                    self.report(queue);
+                    break;
+                }
+            };
+            for index in *next..*next + moved {
+                queue.ring.take(index);
+            }
+            *next += moved;
+            // ORDERING: the places are free before the program hears of it.
+            self.area.read_index(queue.place).store(*next, Ordering::Release);
+            if size(moved) < words.len() / PACKET_WORDS {
+                queue.stalled.store(true, Ordering::Relaxed);
+                self.watch.nudge();
+                break;
+            }
+        }
+        forward.next != begun
+    }
+}
+
+/// Submits as many packets as there is room for; how many.
+fn submit(hardware: &stasis::RawQueue, words: &[u32]) -> Result<u64, RawError> {
+    let mut some = words;
+    loop {
+        match hardware.submit(some) {
+            Ok(_) => return Ok((some.len() / PACKET_WORDS) as u64),
+            Err(RawError::Full { free: 0, .. }) => return Ok(0),
+            Err(RawError::Full { free, .. }) => {
+                let fit = size(free).min(some.len() / PACKET_WORDS).saturating_sub(1).max(1);
+                if fit * PACKET_WORDS >= some.len() && some.len() == PACKET_WORDS {
+                    return Ok(0);
+                }
+                some = &some[..fit * PACKET_WORDS];
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What wakes the thread.
+#[derive(Debug, Default)]
+pub struct Watch {
+    started: Mutex<bool>,
+    asleep: Mutex<bool>,
+    awake: Condvar,
+}
+
+impl Watch {
+    /// Starts the thread, once.
+    pub fn start(&self, instance: &'static Instance) -> Outcome {
+        let mut started = self.started.lock();
+        if !*started {
+            let thread = std::thread::Builder::new().name("stasis-hsa-queues".to_owned());
+            thread.spawn(move || watch(instance)).map_err(|_| OUT_OF_RESOURCES)?;
+            *started = true;
+        }
+        drop(started);
+        self.nudge();
+        Ok(())
+    }
+
+    /// Has the thread look at once.
+    pub fn nudge(&self) {
+        *self.asleep.lock() = false;
+        self.awake.notify_one();
+    }
+
+    fn sleep(&self, limit: Option<Duration>) {
+        let mut asleep = self.asleep.lock();
+        *asleep = true;
+        match limit {
+            Some(limit) => drop(self.awake.wait_for(&mut asleep, limit)),
+            None => self.awake.wait(&mut asleep),
+        }
+    }
+}
+
+/// The thread.
+fn watch(instance: &'static Instance) {
+    let queues = &instance.queues;
+    let mut pause = SHORTEST;
+    let mut last = Instant::now();
+    loop {
+        let all = queues.all();
+        let mut found = false;
+        for queue in &all {
+            found |= queues.look(queue);
+        }
+        if found {
+            (last, pause) = (Instant::now(), SHORTEST);
+        }
+        match () {
+            () if all.is_empty() => queues.watch.sleep(None),
+            () if last.elapsed() < BUSY => std::thread::yield_now(),
+            () => {
+                queues.watch.sleep(Some(pause));
+                pause = (pause * 2).min(LONGEST);
+            }
+        }
+    }
+}
+
+impl Queues {
+    /// Looks after a queue; whether there was anything to do.
+    fn look(&self, queue: &Queue) -> bool {
+        if queue.hardware.as_ref().is_some_and(|hardware| hardware.fault().is_some()) {
+            self.report(queue);
+            return false;
+        }
+        let doorbell = self.area.doorbell(queue.place).load(Ordering::Acquire);
+        let by_store = doorbell.wrapping_add(1).cast_unsigned();
+        let rung = queue.rung.fetch_max(by_store, Ordering::AcqRel);
+        let is_behind = rung < by_store || queue.stalled.load(Ordering::Relaxed);
+        is_behind && self.forward(queue)
+    }
+}
