@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Images and samplers: there are none. A program that asks what an agent can do is told so; one that makes an image or a sampler is
-//! refused with the extension's statuses; one that names an image has one of nobody's.
+//! Images and samplers: none can be made. Agents have limits for them and can do nothing with any format; a program that makes an image
+//! or a sampler is refused with the extension's statuses; one that names an image has one of nobody's.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -192,7 +192,7 @@ export! {
         if sampler_descriptor.is_null() || sampler.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_SAMPLER) }
     }
 
-    /// The largest image of an agent: none.
+    /// The largest image of an agent.
     fn hsa_amd_image_get_info_max_dim(
         agent: hsa_agent_t,
         attribute: hsa_agent_info_t,
@@ -203,7 +203,7 @@ export! {
         let answer = unsafe { Answer::new(value) }?;
         match attribute {
             HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS..=HSA_EXT_AGENT_INFO_IMAGE_ARRAY_MAX_LAYERS => {
-                agents::no_images(attribute, answer)
+                agents::image_limits(attribute, answer)
             }
             _ => Err(INVALID_ARGUMENT),
         }

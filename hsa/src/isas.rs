@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use queues::words::count;
 
 use crate::abi::declared::*;
-use crate::abi::{Answer, INVALID_AGENT, INVALID_ARGUMENT, Out, Outcome, Status, each, export, string};
+use crate::abi::{Answer, INVALID_ARGUMENT, Out, Outcome, Status, each, export, string};
 use crate::agents::Device;
 use crate::handles::{Kind, fixed, number};
 use crate::instance::{Instance, instance};
@@ -92,12 +92,9 @@ export! {
         let instance = instance()?;
         let index = instance.agents.index(agent)?;
         let callback = callback.ok_or(INVALID_ARGUMENT)?;
-        match instance.agents.at(index) {
-            // SAFETY: the caller's function, with the caller's data.
-            Some(Device::Gpu(_)) => each([handle(index)], |isa| unsafe { callback(isa, data) }),
-            // As AMD's runtime answers for a processor of the host.
-            _ => Err(INVALID_AGENT),
-        }
+        let is_gpu = matches!(instance.agents.at(index), Some(Device::Gpu(_)));
+        // SAFETY: the caller's function, with the caller's data.
+        each(is_gpu.then(|| handle(index)), |isa| unsafe { callback(isa, data) })
     }
 
     /// The instruction set of a name.

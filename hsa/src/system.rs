@@ -155,9 +155,9 @@ fn put_table(extension: u16, answer: Answer, length: usize) -> Outcome {
 fn known(extension: u16) -> Outcome<Option<(u16, u16)>> {
     match hsa_extension_t::from(extension) {
         HSA_EXTENSION_AMD_LOADER => Ok(Some((1, 3))),
-        HSA_EXTENSION_AMD_PROFILER => Ok(Some((1, 0))),
+        // Limits can be asked for; making an image is refused.
+        HSA_EXTENSION_AMD_PROFILER | HSA_EXTENSION_IMAGES => Ok(Some((1, 0))),
         HSA_EXTENSION_FINALIZER
-        | HSA_EXTENSION_IMAGES
         | HSA_EXTENSION_PERFORMANCE_COUNTERS
         | HSA_EXTENSION_PROFILING_EVENTS
         | HSA_EXTENSION_AMD_AQLPROFILE => Ok(None),
@@ -168,7 +168,7 @@ fn known(extension: u16) -> Outcome<Option<(u16, u16)>> {
 /// A bit for each extension that this runtime has.
 pub fn extensions() -> [u8; 128] {
     let mut bits = [0; 128];
-    for extension in [HSA_EXTENSION_AMD_LOADER, HSA_EXTENSION_AMD_PROFILER] {
+    for extension in [HSA_EXTENSION_IMAGES, HSA_EXTENSION_AMD_LOADER, HSA_EXTENSION_AMD_PROFILER] {
         bits[extension as usize / 8] |= 1 << (extension % 8);
     }
     bits

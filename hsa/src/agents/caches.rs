@@ -34,7 +34,8 @@ fn levels(device: &Device) -> Vec<Level> {
     if let (Device::Host { .. }, true) = (device, found.is_empty()) {
         found = host::caches();
     }
-    found.sort_unstable();
+    // Of several of a level the first in the topology: a GPU's vector caches come before the scalar ones.
+    found.sort_by_key(|(level, _)| *level);
     found.dedup_by_key(|(level, _)| *level);
     found.truncate(LEVELS);
     let name = match device {

@@ -25,6 +25,8 @@ const WATCH_MASK: u32 = 0xf;
 /// Bits of firmware versions.
 const FIRMWARE: u32 = 0x3ff;
 const L2: u32 = 2;
+/// What rows of pitched memory begin at a multiple of, bytes: HIP asks for it without any image.
+const PITCH_ALIGNMENT: u32 = 256;
 
 pub fn answer(instance: &Instance, index: usize, attribute: hsa_agent_info_t, answer: Answer) -> Outcome {
     let device = instance.agents.at(index).ok_or(INVALID_ARGUMENT)?;
@@ -202,7 +204,7 @@ fn of_gpu(
             })
         }
         HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS..=HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT => {
-            no_images(attribute, answer)
+            image_limits(attribute, answer)
         }
         _ => Err(INVALID_ARGUMENT),
     }
@@ -212,8 +214,30 @@ fn no_hdp() -> hsa_amd_hdp_flush_t {
     hsa_amd_hdp_flush_t { HDP_MEM_FLUSH_CNTL: std::ptr::null_mut(), HDP_REG_FLUSH_CNTL: std::ptr::null_mut() }
 }
 
-/// Limits of images, of which there are none.
-pub fn no_images(attribute: hsa_agent_info_t, answer: Answer) -> Outcome {
+/// Limits of images (`image_manager_nv.cpp` of AMD's runtime), although none can be made: HIP takes an agent without them for one
+/// without pitched memory.
+pub fn image_limits(attribute: hsa_agent_info_t, answer: Answer) -> Outcome {
+    const SIDE: u32 = 16384;
+    const LAYERS: u32 = 8192;
+    match attribute {
+        HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS | HSA_EXT_AGENT_INFO_IMAGE_1DA_MAX_ELEMENTS => answer.put(SIDE),
+        HSA_EXT_AGENT_INFO_IMAGE_1DB_MAX_ELEMENTS => answer.put(u32::MAX),
+        HSA_EXT_AGENT_INFO_IMAGE_2D_MAX_ELEMENTS
+        | HSA_EXT_AGENT_INFO_IMAGE_2DA_MAX_ELEMENTS
+        | HSA_EXT_AGENT_INFO_IMAGE_2DDEPTH_MAX_ELEMENTS
+        | HSA_EXT_AGENT_INFO_IMAGE_2DADEPTH_MAX_ELEMENTS => answer.put([SIDE; 2]),
+        HSA_EXT_AGENT_INFO_IMAGE_3D_MAX_ELEMENTS => answer.put([SIDE, SIDE, LAYERS]),
+        HSA_EXT_AGENT_INFO_IMAGE_ARRAY_MAX_LAYERS => answer.put(LAYERS),
+        HSA_EXT_AGENT_INFO_MAX_IMAGE_RD_HANDLES => answer.put(128_u32),
+        HSA_EXT_AGENT_INFO_MAX_IMAGE_RORW_HANDLES => answer.put(64_u32),
+        HSA_EXT_AGENT_INFO_MAX_SAMPLER_HANDLERS => answer.put(16_u32),
+        HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT => answer.put(PITCH_ALIGNMENT),
+        _ => Err(INVALID_ARGUMENT),
+    }
+}
+
+/// The same of a processor of the host, which has none.
+fn no_images(attribute: hsa_agent_info_t, answer: Answer) -> Outcome {
     match attribute {
         HSA_EXT_AGENT_INFO_IMAGE_2D_MAX_ELEMENTS
         | HSA_EXT_AGENT_INFO_IMAGE_2DA_MAX_ELEMENTS

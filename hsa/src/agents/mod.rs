@@ -6,7 +6,7 @@ mod caches;
 mod host;
 mod info;
 
-pub use self::info::no_images;
+pub use self::info::image_limits;
 
 use std::ffi::c_void;
 
@@ -153,7 +153,7 @@ export! {
         instance()?.agents.get(agent)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(result) }?;
-        out.put(false);
+        out.put(is_supported(extension));
         system::check_known(extension)
     }
 
@@ -169,7 +169,7 @@ export! {
         // SAFETY: the caller's, by the header.
         let (minor, out) = unsafe { (Out::new(version_minor)?, Out::new(result)?) };
         minor.put(0);
-        out.put(false);
+        out.put(is_supported(extension));
         system::check_known(extension)
     }
 
@@ -217,6 +217,11 @@ export! {
             _ => Err(INVALID_ARGUMENT),
         }
     }
+}
+
+/// Whether agents have an extension: images, as far as asking for limits goes.
+fn is_supported(extension: u16) -> bool {
+    hsa_extension_t::from(extension) == HSA_EXTENSION_IMAGES
 }
 
 /// The GPU of an agent's handle.
