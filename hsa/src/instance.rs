@@ -86,6 +86,7 @@ impl Instance {
             tracing::error!(target: "hsa", error = %stasis::explain(&error), "the runtime was not opened");
             OUT_OF_RESOURCES
         })?;
+        runtime.hold_pointers();
         let agents = Agents::new(&runtime);
         Ok(Instance {
             clocks: Clocks::new(&runtime),

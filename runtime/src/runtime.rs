@@ -72,6 +72,14 @@ impl Runtime {
         &self.context.left_out
     }
 
+    /// Has threads held back from now on that use device memory by pointers while the process is locked, checkpointed or restored:
+    /// for programs that cannot hold a [`HostGuard`](crate::HostGuard) meanwhile, since they were written against another runtime. What
+    /// they touch is there when they go on. It takes the process's handler of SIGSEGV, which hands other faults on to the one
+    /// before, at each lock; a thread that blocks the signal is not held back, nor is a system call, which fails with EFAULT.
+    pub fn hold_pointers(&self) {
+        self.context.guard.enable();
+    }
+
     /// The processors of the host, as the topology had them when the runtime was opened.
     pub fn hosts(&self) -> &[Node] {
         &self.context.hosts

@@ -14,9 +14,7 @@ use crate::context::memory::free::free_deferred;
 use crate::context::registry::state::SignalKey;
 use crate::context::signal::live::SignalLive;
 use crate::context::signal::make::{drop_signal, new_shared_signal, new_signal};
-use crate::context::signal::wait::{
-    Awaited, Condition, WaitMode, wait_signal, wait_signals, wake_sleepers,
-};
+use crate::context::signal::wait::{Awaited, Condition, WaitMode, wait_signal, wait_signals, wake_sleepers};
 use crate::runtime::Runtime;
 
 /// A handle on a signal; clones name the same one.

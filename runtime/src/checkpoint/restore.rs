@@ -301,6 +301,9 @@ fn rebuild_drained(
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Rebuilding);
     let mut registry = context.registry.lock();
+    if let Err(error) = context.guard.hide(&mut registry) {
+        tracing::warn!(target: "checkpoint", %error, "threads may see memory before it is filled");
+    }
     rebuild::buffers(&mut registry, on)?;
     rebuild::events(&mut registry, on, from.same_process)?;
     report.rebuild_ms = milliseconds(started);
@@ -325,6 +328,8 @@ fn rebuild_drained(
     let ended = movers.end(&mut registry, on);
     let (filled, participant) = shared?;
     ended?;
+    registry.bos.iter_mut().try_for_each(|(_, bo)| on.show(bo)).map_err(device("to show a buffer again"))?;
+    context.guard.forget_hidden(&mut registry);
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
     report.fill_ms = milliseconds(started);
@@ -385,6 +390,7 @@ fn undo_restore(
 ) {
     let preempted = snapshot.captured.is_some();
     let (undone, renders, transport) = release_device(context, from, closed, preempted);
+    context.guard.forget_hidden(&mut context.registry.lock());
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }

@@ -11,7 +11,7 @@ use kfd::transport::CallLimit;
 use stasis_protocol::gate::{Closed, Gate};
 use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, Steps, Stopped, Taken};
 
-use super::error::{CheckpointError, is_stall};
+use super::error::{CheckpointError, is_stall, system};
 use super::machine::CheckpointMachine;
 use super::options::{CheckpointOptions, RestoreOptions};
 use super::report::{CheckpointReport, RestoreReport};
@@ -20,6 +20,7 @@ use super::snapshot::Snapshot;
 use super::tear_down::{Destination, tear_down};
 use super::{drain, preempt, restore as restoring};
 use crate::context::Context;
+use crate::context::memory::guard;
 use crate::image::ImageError;
 
 /// A runtime as the state machine sees it.
@@ -39,26 +40,33 @@ impl<'a> Steps for Driver<'a> {
 
     fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
         let context = self.0;
+        let _own = guard::own();
         match mode {
             Mode::Drain => {
                 let queues = drain::queues(&context.registry.lock());
                 drain::drain(&queues, closed, limit)
-                    .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))
+                    .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))?;
             }
             Mode::Preempt => preempt::suspend_queues(context, closed, limit)
-                .map_err(|error| Box::new(late(error, "lock", limit))),
+                .map_err(|error| Box::new(late(error, "lock", limit)))?,
         }
+        let held = context.guard.hold(&context.registry.lock());
+        held.map_err(|errno| Box::new(system("hold back who has pointers to device memory")(errno.into())))
     }
 
     fn resume_queues(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
         let pass = closed.pass();
-        let (Mode::Preempt, Some(on)) = (mode, self.0.device(&pass)) else { return Ok(()) };
-        let calls = CallLimit::until(limit.deadline(LONGEST_VERB));
-        let resumed = calls.hold(|| preempt::resume_queues(&mut self.0.registry.lock(), on));
-        resumed.map_err(|error| match is_stall(&error) {
-            true => Box::new(CheckpointError::Stalled { verb: "unlock", source: Box::new(error) }),
-            false => Box::new(error),
-        })
+        if let (Mode::Preempt, Some(on)) = (mode, self.0.device(&pass)) {
+            let calls = CallLimit::until(limit.deadline(LONGEST_VERB));
+            let resumed = calls.hold(|| preempt::resume_queues(&mut self.0.registry.lock(), on));
+            resumed.map_err(|error| match is_stall(&error) {
+                true => Box::new(CheckpointError::Stalled { verb: "unlock", source: Box::new(error) }),
+                false => Box::new(error),
+            })?;
+        }
+        let released = self.0.guard.release(&self.0.registry.lock());
+        released
+            .map_err(|errno| Box::new(system("let who has pointers to device memory go on")(errno.into())))
     }
 
     fn tear_down(
@@ -68,6 +76,7 @@ impl<'a> Steps for Driver<'a> {
         into: &Destination<'a>,
         limit: &Limit,
     ) -> Taken<Self> {
+        let _own = guard::own();
         let mut report = CheckpointReport::default();
         match tear_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(snapshot) => Ok((Box::new(snapshot), report)),
@@ -76,6 +85,7 @@ impl<'a> Steps for Driver<'a> {
     }
 
     fn undo(&self, closed: &mut Closed, snapshot: &mut Self::Snapshot) -> Result<(), Self::Error> {
+        let _own = guard::own();
         restoring::restore(self.0, closed, snapshot, &RestoreOptions::default(), &Limit::none())
             .map(drop)
             .map_err(Box::new)
@@ -88,6 +98,7 @@ impl<'a> Steps for Driver<'a> {
         from: &RestoreOptions,
         limit: &Limit,
     ) -> Result<RestoreReport, Self::Error> {
+        let _own = guard::own();
         check_window(self.0)
             .and_then(|()| restoring::restore(self.0, closed, snapshot, from, limit))
             .map_err(|error| Box::new(late(error, "restore", limit)))

@@ -47,6 +47,7 @@ use self::error::Lost;
 use self::events::thread_handle::Watch;
 pub use self::layers::Layer;
 use self::layers::Layers;
+use self::memory::guard::Guard;
 use self::memory::host_writes::HostWrites;
 use self::queue::code_caches::CodeCaches;
 use self::queue::lost_agent::LostAgents;
@@ -82,6 +83,8 @@ pub struct Context {
     pub code_caches: CodeCaches,
     /// On which agents the driver runs no queues any more.
     pub lost_agents: LostAgents,
+    /// Holds threads back that have pointers to device memory.
+    pub guard: Guard,
     /// What the layers above keep.
     layers: Layers,
     device: GatedCell<Option<Arc<Device>>>,

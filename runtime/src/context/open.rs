@@ -17,6 +17,7 @@ use super::device::Device;
 use super::error::{AllocError, DeviceError, OpenError};
 use super::events::start;
 use super::layers::Layers;
+use super::memory::guard::Guard;
 use super::memory::host_writes::HostWrites;
 use super::memory::request::Request;
 use super::memory::window;
@@ -79,6 +80,7 @@ fn with_window(
         host_writes,
         code_caches,
         lost_agents,
+        guard: Guard::default(),
         layers: Layers::default(),
         watch: Mutex::new(None),
     });

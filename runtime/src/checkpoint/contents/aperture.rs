@@ -49,7 +49,7 @@ impl Speed {
 pub(super) fn speed(registry: &Registry, on: &Device, info: &AgentInfo, contents: &Contents) -> Speed {
     let seen = contents.iter().find_map(|(key, _)| registry.bos.get(*key));
     // SAFETY: the object is CPU-mapped at `va` and a page at least; the gate is closed, so that nobody frees it.
-    let range = seen.and_then(|bo| unsafe { HostRange::at_address(bo.state.va, SAMPLE as u64) });
+    let range = seen.and_then(|bo| unsafe { HostRange::at_address(bo.cpu_va(), SAMPLE as u64) });
     let (Some(range), false) = (range, hdp::is_coherent(info)) else { return Speed::default() };
     let read_cost = on.aperture_read_cost(info.index());
     let range = range.with_read_cost(read_cost);

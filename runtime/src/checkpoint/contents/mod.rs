@@ -136,14 +136,15 @@ impl Movers {
     /// Where the contents are, for the image.
     pub(super) fn extents(&self, registry: &Registry, contents: &Contents) -> Vec<Extent<'_>> {
         let extent = |&(key, bytes): &(BoKey, u64)| {
-            let state = &registry.bos.get(key)?.state;
+            let bo = registry.bos.get(key)?;
+            let state = &bo.state;
             let way = self.way_of(state);
             if let Some(Way::Engine(engine)) = way {
                 return Some(Extent::Agent(AgentRange { engine: &**engine, va: state.va, bytes }));
             }
             // SAFETY: the entry is CPU-mapped at `va` for at least `bytes`: what is not has an engine, or `new` failed. The
             // gate is closed, so that nobody frees it, and the queues do not run.
-            let range = unsafe { HostRange::at_address(state.va, bytes) }?;
+            let range = unsafe { HostRange::at_address(bo.cpu_va(), bytes) }?;
             Some(match way {
                 Some(Way::Aperture { read_cost }) => Extent::Aperture(range.with_read_cost(*read_cost)),
                 _ => Extent::Host(range),

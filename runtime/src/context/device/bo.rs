@@ -11,7 +11,7 @@ use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
-use crate::context::memory::window;
+use crate::context::memory::{guard, window};
 use crate::context::registry::state::{AgentIndex, BoKind, BoRole};
 use crate::context::registry::{Bo, KernelBo};
 
@@ -113,23 +113,40 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Mmap`].
     pub fn map_cpu(&self, bo: &Bo) -> Result<(), DeviceError> {
+        self.map_cpu_for(bo, READ_WRITE)
+    }
+
+    /// As [`Device::map_cpu`], with these rights.
+    ///
+    /// # Errors
+    /// [`DeviceError::Mmap`].
+    fn map_cpu_for(&self, bo: &Bo, rights: ProtFlags) -> Result<(), DeviceError> {
         let state = &bo.state;
         if !state.cpu_mapped || !matches!(state.kind, BoKind::Vram | BoKind::Gtt) {
             return Ok(());
         }
         let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
         let render = &self.node(state.agent)?.render;
-        let at = std::ptr::with_exposed_provenance_mut::<u8>(size(state.va));
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(size(bo.cpu_va()));
         // SAFETY: the range belongs to this entry alone (arena), and holds the reservation until this call.
-        unsafe { render.mmap_fixed(at, size(state.bytes), READ_WRITE, kernel.mmap_offset) }.map_err(|errno| {
+        unsafe { render.mmap_fixed(at, size(state.bytes), rights, kernel.mmap_offset) }.map_err(|errno| {
             DeviceError::Mmap {
                 path: render.path().to_owned(),
-                va: state.va,
+                va: bo.cpu_va(),
                 bytes: state.bytes,
                 offset: kernel.mmap_offset,
                 errno,
             }
         })
+    }
+
+    /// Maps an object that is mapped aside at its own address, whole at once, for reading.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; it is aside still.
+    pub fn show(&self, bo: &mut Bo) -> Result<(), DeviceError> {
+        let Some(aside) = bo.aside.take() else { return Ok(()) };
+        self.map_cpu_for(bo, guard::SHOWN).inspect_err(|_| bo.aside = Some(aside))
     }
 
     /// Takes an object's CPU mapping away and puts the reservation in its place. In the driver the object stays, so that
@@ -223,8 +240,8 @@ fn put_back(bo: &Bo) -> Result<(), DeviceError> {
         return Ok(());
     }
     // SAFETY: the range is inside the window and belongs to this entry, whose users are gone or held at the gate.
-    unsafe { window::put_back(state.va, state.bytes) }.map_err(|errno| DeviceError::PutBack {
-        va: state.va,
+    unsafe { window::put_back(bo.cpu_va(), state.bytes) }.map_err(|errno| DeviceError::PutBack {
+        va: bo.cpu_va(),
         bytes: state.bytes,
         errno,
     })

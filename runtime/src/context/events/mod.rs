@@ -24,6 +24,7 @@ use self::thread_handle::Watch;
 use crate::context::Context;
 use crate::context::device::{Device, DeviceEvents};
 use crate::context::error::{AgentLost, DeviceError};
+use crate::context::memory::guard;
 use crate::context::queue::fault::{Cause, MemoryViolation};
 use crate::context::queue::scratch;
 use crate::context::registry::state::QueueKey;
@@ -44,6 +45,7 @@ pub fn start(context: &Arc<Context>, device: Arc<Device>) -> std::io::Result<Wat
     let stop = Arc::new(AtomicBool::new(false));
     let (weak, halt) = (Arc::downgrade(context), Arc::clone(&stop));
     let thread = std::thread::Builder::new().name("stasis-events".to_owned()).spawn(move || {
+        let _own = guard::own();
         // What happened while nobody was listening may have used up its event.
         if let Some(context) = weak.upgrade() {
             handle(&context, &device, Raised::default());

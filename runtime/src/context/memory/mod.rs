@@ -5,6 +5,7 @@
 //! checkpoints too.
 
 pub mod free;
+pub mod guard;
 pub mod host_writes;
 pub mod make;
 pub mod mapped;

@@ -47,6 +47,15 @@ pub struct Bo {
     pub file: Option<Arc<OwnedFd>>,
     /// What the render files call it. Physical memory has some while it is mapped.
     pub gems: Vec<Gem>,
+    /// Where the CPU has it instead of at its address, while it is filled ([`crate::context::memory::guard`]).
+    pub aside: Option<u64>,
+}
+
+impl Bo {
+    /// Where the CPU has it, if it has.
+    pub fn cpu_va(&self) -> u64 {
+        self.aside.unwrap_or(self.state.va)
+    }
 }
 
 /// A registered event.
@@ -102,7 +111,7 @@ pub struct Executable {
 impl Bo {
     /// An entry the driver does not know yet.
     pub fn new(state: BoState) -> Self {
-        Bo { state, kernel: None, file: None, gems: Vec::new() }
+        Bo { state, kernel: None, file: None, gems: Vec::new(), aside: None }
     }
 }
 

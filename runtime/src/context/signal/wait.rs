@@ -170,19 +170,15 @@ pub(crate) fn wait_signals(
 
 /// The events of signals, each once.
 fn distinct_events<'s>(all: &[Awaited<'s>]) -> Vec<&'s EventLive> {
-    let mut events: Vec<&EventLive> = all.iter().filter_map(|awaited| awaited.signal.event.as_deref()).collect();
+    let mut events: Vec<&EventLive> =
+        all.iter().filter_map(|awaited| awaited.signal.event.as_deref()).collect();
     events.sort_unstable_by_key(|event| std::ptr::from_ref(*event));
     events.dedup_by_key(|event| std::ptr::from_ref(*event));
     events
 }
 
 /// Sleeps until an event is raised, the device is let go or `limit` has passed. Gives up `pass` before.
-fn sleep(
-    context: &Context,
-    pass: Pass<'_>,
-    all: &[Awaited<'_>],
-    limit: Duration,
-) -> Result<(), DeviceError> {
+fn sleep(context: &Context, pass: Pass<'_>, all: &[Awaited<'_>], limit: Duration) -> Result<(), DeviceError> {
     let Some(device) = context.device(&pass).map(Arc::clone) else { return Ok(()) };
     let wake = context.wake_event(&pass);
     let events = distinct_events(all);
