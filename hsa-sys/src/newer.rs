@@ -292,4 +292,14 @@ unsafe extern "C" {
         size_copied: *mut u64,
         status: *mut i32,
     ) -> hsa_status_t;
+    /// Since 6.3.
+    pub fn hsa_amd_signal_wait_all(
+        signal_count: u32,
+        signals: *mut hsa_signal_t,
+        conds: *mut hsa_signal_condition_t,
+        values: *mut hsa_signal_value_t,
+        timeout_hint: u64,
+        wait_hint: hsa_wait_state_t,
+        satisfying_values: *mut hsa_signal_value_t,
+    ) -> u32;
 }

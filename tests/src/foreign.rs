@@ -63,6 +63,17 @@ impl Program {
         Self::start_in(directory, command, more)
     }
 
+    /// The same for a program that has a device without `stasis run`: its pid is known at once.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn plain(command: &Command, more: &[&str]) -> Self {
+        let mut program = Self::start(command, more);
+        program.pid = program.run_pid();
+        program
+    }
+
     fn start_in(directory: TempDir, command: &Command, more: &[&str]) -> Self {
         let mut whole = detached(directory.path());
         whole.arg(command.get_program()).args(command.get_args());
@@ -237,6 +248,10 @@ impl Program {
     /// # Panics
     /// When it does not end.
     pub fn wait_run(&mut self) {
+        if self.pid == self.run_pid() {
+            // There is none, and the program's end was seen.
+            return;
+        }
         wait_until("the end of stasis run", || self.run.try_wait().expect("a child").is_some());
     }
 

@@ -8,6 +8,7 @@ pub mod container;
 pub mod culprit;
 pub mod foreign;
 pub mod gpu;
+pub mod hsa;
 pub mod images;
 pub mod linux;
 pub mod packets;

@@ -6,6 +6,7 @@
 mod aarch64;
 mod checks;
 mod demo;
+mod hsa;
 mod inherited;
 mod isa_coverage;
 mod setup;
@@ -53,6 +54,10 @@ enum Command {
         /// Where to (default: .stasis/criu-plugins in the repository); CRIU loads every plugin in it.
         directory: Option<PathBuf>,
     },
+    /// Builds libhsa-runtime64.so.1, which programs for AMD's HSA runtime load in its place.
+    Hsa,
+    /// Says which functions of AMD's HSA runtime that library has, which it refuses and with what, and who wants them.
+    HsaCoverage,
     /// Sets up, then runs the semantic test of every instruction and says which have one.
     IsaCoverage,
     /// Sets up, then builds for aarch64 and runs the wave engine's tests there, under an emulator.
@@ -95,12 +100,14 @@ fn run(command: Command) -> anyhow::Result<()> {
             "xtask: inherited descriptors stay open ({error}); CRIU may refuse processes that have them"
         );
     }
-    if let Command::Miri = command {
-        return checks::miri();
+    match command {
+        Command::Miri => return checks::miri(),
+        Command::HsaCoverage => return hsa::coverage(),
+        _ => {}
     }
     let options = match &command {
         Command::Setup(options) => options.clone(),
-        Command::Plugin { .. } => setup::Options {
+        Command::Plugin { .. } | Command::Hsa => setup::Options {
             without_criu: true,
             without_tests: true,
             without_model: true,
@@ -143,6 +150,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Aarch64 { without_programs, arguments } => {
             aarch64::run(!without_programs, &arguments, &installed)?;
         }
+        Command::Hsa => hsa::install(&installed)?,
+        Command::HsaCoverage => hsa::coverage()?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {

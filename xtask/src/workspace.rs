@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::hsa;
 use crate::setup::{self, Installed};
 
 /// The programs the demo runs.
@@ -187,6 +188,7 @@ const WHERE_KERNELS_DIFFER: &str = "package(stasis-tests) & (binary(faults) | bi
 pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Result<()> {
     // The integration tests start softgpud, stasis and the examples from where cargo puts them.
     cargo(&["build", "--workspace", "--locked"], installed)?;
+    hsa::link("debug")?;
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
         check_models(installed)?;

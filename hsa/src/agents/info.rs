@@ -220,7 +220,9 @@ pub fn image_limits(attribute: hsa_agent_info_t, answer: Answer) -> Outcome {
     const SIDE: u32 = 16384;
     const LAYERS: u32 = 8192;
     match attribute {
-        HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS | HSA_EXT_AGENT_INFO_IMAGE_1DA_MAX_ELEMENTS => answer.put(SIDE),
+        HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS | HSA_EXT_AGENT_INFO_IMAGE_1DA_MAX_ELEMENTS => {
+            answer.put(SIDE)
+        }
         HSA_EXT_AGENT_INFO_IMAGE_1DB_MAX_ELEMENTS => answer.put(u32::MAX),
         HSA_EXT_AGENT_INFO_IMAGE_2D_MAX_ELEMENTS
         | HSA_EXT_AGENT_INFO_IMAGE_2DA_MAX_ELEMENTS

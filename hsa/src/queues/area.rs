@@ -221,6 +221,12 @@ impl Ring {
         self.pages.half(self.offset(index))
     }
 
+    /// Whether the packet of an index is published.
+    #[inline]
+    pub fn is_published(&self, index: u64) -> bool {
+        self.header(index).load(Ordering::Relaxed) & 0xff != INVALID
+    }
+
     /// The packet of an index, if it is published.
     #[inline]
     pub fn packet(&self, index: u64) -> Option<RawPacket> {

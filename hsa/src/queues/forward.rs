@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving published packets from the program's ring into the hardware's; and the thread that looks after queues.
 //!
-//! Whoever rings a doorbell through `hsa_signal_store` moves the packets in the same call. The thread moves what found no room then,
-//! sees doorbells that were rung by a store to their word, and tells of faults.
+//! Whoever rings a doorbell through `hsa_signal_store` moves the packets in the same call. The thread moves what found no room then and
+//! what was rung for by a store to the doorbell's word, and tells of faults. It looks at the packets and not at the word: of two stores that
+//! come close together it would see only one, perhaps the smaller. A packet is published by its header; the doorbell says when to look
+//! (HSA 1.2, 2.8 and 2.9).
 //!
 //! INVARIANT: one at a time moves the packets of a queue. A packet is in the hardware's ring before its place is the program's again.
 
@@ -34,7 +36,7 @@ pub struct Forward {
 }
 
 impl Queues {
-    /// Moves what is published of a queue, and was rung for; whether anything was.
+    /// Moves what is published of a queue; whether anything was.
     #[inline]
     pub(super) fn forward(&self, queue: &Queue) -> bool {
         let (Some(hardware), false) = (&queue.hardware, queue.inactive.load(Ordering::Relaxed)) else {
@@ -43,12 +45,10 @@ impl Queues {
         let mut forward = queue.forward.lock();
         let begun = forward.next;
         loop {
-            // ORDERING: pairs with the ringer's: packets it published before are there.
-            let rung = queue.rung.load(Ordering::Acquire);
             let Forward { next, words } = &mut *forward;
             words.clear();
             let mut end = *next;
-            while words.len() < TOGETHER * PACKET_WORDS && end < rung {
+            while words.len() < TOGETHER * PACKET_WORDS {
                 let Some(packet) = queue.ring.packet(end) else { break };
                 words.extend_from_slice(&packet);
                 end += 1;
@@ -175,10 +175,9 @@ impl Queues {
             self.report(queue);
             return false;
         }
-        let doorbell = self.area.doorbell(queue.place).load(Ordering::Acquire);
-        let by_store = doorbell.wrapping_add(1).cast_unsigned();
-        let rung = queue.rung.fetch_max(by_store, Ordering::AcqRel);
-        let is_behind = rung < by_store || queue.stalled.load(Ordering::Relaxed);
+        // Whoever has it moves packets already.
+        let next = queue.forward.try_lock().map(|forward| forward.next);
+        let is_behind = next.is_some_and(|next| queue.ring.is_published(next));
         is_behind && self.forward(queue)
     }
 }

@@ -50,7 +50,7 @@ pub struct Queue {
     /// Whose it is, by the agent's position.
     agent: usize,
     forward: Mutex<Forward>,
-    /// Packets that a doorbell was rung for: one more than the last one's index.
+    /// The index that its doorbell was rung with last.
     rung: AtomicU64,
     /// Whether there are packets that found no room.
     stalled: AtomicBool,
@@ -123,12 +123,12 @@ impl Queues {
         self.area.flush_words(gpu)
     }
 
-    /// Whether a handle is that of a doorbell's signal; if so, it is rung for the packet of an index and all before.
+    /// Whether a handle is that of a doorbell's signal; if so, the published packets of its queue are moved.
     #[inline]
     pub fn ring(&self, handle: u64, index: u64) -> bool {
         let Some(place) = self.area.place_of_doorbell(handle) else { return false };
         if let Some(queue) = self.places[place].read().as_deref() {
-            queue.rung.fetch_max(index.wrapping_add(1), Ordering::Release);
+            queue.rung.store(index, Ordering::Relaxed);
             self.forward(queue);
         }
         true
@@ -137,7 +137,7 @@ impl Queues {
     /// The index that a doorbell was rung with last; `None` for a handle that is none's.
     pub fn rung(&self, handle: u64) -> Option<u64> {
         let queue = self.at(self.area.place_of_doorbell(handle)?)?;
-        Some(queue.rung.load(Ordering::Acquire).wrapping_sub(1))
+        Some(queue.rung.load(Ordering::Relaxed))
     }
 
     /// Puts a queue into a free place; its descriptor's address.
@@ -210,7 +210,7 @@ fn make(instance: &'static Instance, wanted: Wanted) -> Outcome<*mut hsa_queue_t
             hardware: wanted.hardware,
             agent: wanted.agent,
             forward: Mutex::default(),
-            rung: AtomicU64::new(0),
+            rung: AtomicU64::new(u64::MAX),
             stalled: AtomicBool::new(false),
             inactive: AtomicBool::new(false),
             reported: AtomicBool::new(false),

@@ -94,6 +94,28 @@ fn wait(
     met.map_or_else(|| slot.value().load(std::sync::atomic::Ordering::Acquire), |(_, value)| value)
 }
 
+/// The signals of lists that name one, with their places; `None` for lists that are none.
+///
+/// # Safety
+/// The lists are null or have that many values.
+unsafe fn watched(
+    instance: &Instance,
+    count: u32,
+    signals: *const hsa_signal_t,
+    conds: *const hsa_signal_condition_t,
+    values: *const hsa_signal_value_t,
+) -> Option<Vec<(usize, Signal, Condition)>> {
+    let count = count as usize;
+    // SAFETY: by contract.
+    let (signals, conds, values) =
+        unsafe { (slice(signals, count).ok()?, slice(conds, count).ok()?, slice(values, count).ok()?) };
+    let named = signals.iter().zip(conds.iter().zip(values)).enumerate();
+    let found = named.filter_map(|(place, (signal, (cond, value)))| {
+        Some((place, instance.signals.get(signal.handle)?, condition(*cond, *value)?))
+    });
+    Some(found.collect())
+}
+
 export! {
     /// Waits for a signal.
     fn hsa_signal_wait_acquire(
@@ -128,6 +150,35 @@ export! {
         wait(signal, condition, compare_value, timeout_hint, wait_state_hint)
     }
 
+    /// Waits for all of several signals: 0, or `u32::MAX` when time is up. Handles that name none are passed over.
+    fn hsa_amd_signal_wait_all(
+        signal_count: u32,
+        signals: *mut hsa_signal_t,
+        conds: *mut hsa_signal_condition_t,
+        values: *mut hsa_signal_value_t,
+        timeout_hint: u64,
+        wait_hint: hsa_wait_state_t,
+        satisfying_values: *mut hsa_signal_value_t,
+    ) -> u32 {
+        let Ok(instance) = instance() else { return u32::MAX };
+        let start = Instant::now();
+        // SAFETY: the caller's, by the header.
+        let Some(watched) = (unsafe { watched(instance, signal_count, signals, conds, values) }) else {
+            return u32::MAX;
+        };
+        for (place, signal, condition) in watched {
+            let left = timeout(timeout_hint).map(|timeout| timeout.saturating_sub(start.elapsed()));
+            let Some((_, value)) = wait_any(instance, &[(signal, condition)], left, mode(wait_hint)) else {
+                return u32::MAX;
+            };
+            if !satisfying_values.is_null() {
+                // SAFETY: the caller's array is as long as the others.
+                unsafe { satisfying_values.add(place).write_unaligned(value) };
+            }
+        }
+        0
+    }
+
     /// Waits for one of several signals: which, or `u32::MAX`. Handles that name none are passed over.
     fn hsa_amd_signal_wait_any(
         signal_count: u32,
@@ -139,32 +190,18 @@ export! {
         satisfying_value: *mut hsa_signal_value_t,
     ) -> u32 {
         let Ok(instance) = instance() else { return u32::MAX };
-        let count = signal_count as usize;
         // SAFETY: the caller's, by the header.
-        let lists = unsafe {
-            (
-                slice(signals.cast_const(), count),
-                slice(conds.cast_const(), count),
-                slice(values.cast_const(), count),
-            )
+        let Some(watched) = (unsafe { watched(instance, signal_count, signals, conds, values) }) else {
+            return u32::MAX;
         };
-        let (Ok(signals), Ok(conds), Ok(values)) = lists else { return u32::MAX };
-        let mut watched = Vec::new();
-        let mut places = Vec::new();
-        for (nth, ((signal, cond), value)) in (0..).zip(signals.iter().zip(conds).zip(values)) {
-            if let (Some(signal), Some(condition)) =
-                (instance.signals.get(signal.handle), condition(*cond, *value))
-            {
-                watched.push((signal, condition));
-                places.push(nth);
-            }
-        }
+        let (places, watched): (Vec<usize>, Vec<_>) =
+            watched.into_iter().map(|(place, signal, condition)| (place, (signal, condition))).unzip();
         let met = wait_any(instance, &watched, timeout(timeout_hint), mode(wait_hint));
         let Some((nth, value)) = met.filter(|_| !watched.is_empty()) else { return u32::MAX };
         // SAFETY: as above.
         if let Ok(out) = unsafe { crate::abi::Out::new(satisfying_value) } {
             out.put(value);
         }
-        places[nth]
+        queues::words::count(places[nth])
     }
 }

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that load our `libhsa-runtime64.so.1` in place of AMD's: what they compute, what they are told, and that they freeze.
+//!
+//! HIP programs are those of `tests/clients/hip`, as AMD's runtime runs them in `hip.rs`; those in C, of `tests/clients/hsa`, are
+//! run on both runtimes.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use stasis_tests::clients::{Outcome, ended, hip_program, on_device, rocm_6_1, with_clients};
+use stasis_tests::foreign::Program;
+use stasis_tests::hsa::{c_program, code_object, library, on_library, on_rocr};
+use stasis_tests::program;
+
+/// One 7900 XTX.
+const ONE: &str = "soft:gfx1100";
+
+/// Runs a HIP program that checks its own results on our library.
+fn passes(devices: &str, name: &str) {
+    with_clients(|| {
+        let outcome = ended(on_library(devices).arg(hip_program(name, "gfx1100")));
+        let last = outcome.stdout.lines().last().unwrap_or_default();
+        assert!(outcome.status.success() && last == format!("PASS {name}"), "{}", outcome.said());
+    });
+}
+
+macro_rules! hip_programs {
+    ($($test:ident: $name:literal on $devices:expr;)*) => {
+        $(#[test]
+        fn $test() {
+            passes($devices, $name);
+        })*
+    };
+}
+
+hip_programs! {
+    vectors_are_added: "vector_add" on ONE;
+    waves_and_groups_reduce: "reduction" on ONE;
+    matrices_are_multiplied_by_tiles_in_lds: "matmul" on ONE;
+    atomics_of_every_width_in_every_memory: "atomics" on ONE;
+    streams_and_events_keep_their_order_and_tell_times: "streams" on ONE;
+    copies_and_fills_write_what_they_should_and_no_more: "copies" on ONE;
+    managed_pinned_and_registered_memory_is_used_in_place: "host_memory" on ONE;
+    recursion_and_large_arrays_have_scratch: "recursion" on ONE;
+    graphs_run_as_captured_and_as_built: "graph" on ONE;
+    errors_are_hips_and_work_goes_on: "errors" on ONE;
+    occupancy_is_computed_from_the_machine: "occupancy" on ONE;
+    threads_share_the_device: "threads" on ONE;
+    printf_prints_from_the_device: "printf" on ONE;
+    two_devices_reach_each_other: "peers" on "soft:gfx1100*2";
+}
+
+#[test]
+fn memory_fault_ends_the_program_by_its_queues_callback() {
+    with_clients(|| {
+        let outcome = ended(on_library(ONE).arg(hip_program("fault", "gfx1100")));
+        assert_eq!(outcome.code(), 128 + 6, "{}", outcome.said());
+        assert!(outcome.said().contains("aborting with error"), "{}", outcome.said());
+    });
+}
+
+/// The lines of rocminfo, without the ends that it fills with spaces.
+fn lines(outcome: &Outcome) -> Vec<String> {
+    assert!(outcome.stdout.contains("*** Done ***"), "{}", outcome.said());
+    outcome.stdout.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// Lines of rocminfo that our library has otherwise than AMD's. ROCr takes the caches of the host's processor from the topology, where
+/// the software device has its last one only, as L1.
+const OTHERWISE: [&str; 3] = ["    L1:", "    L2:", "    L3:"];
+
+#[test]
+fn rocminfo_says_of_our_library_what_it_says_of_amds() {
+    with_clients(|| {
+        for devices in [ONE, "soft:gfx1100*3"] {
+            let rocminfo = rocm_6_1().join("bin/rocminfo");
+            let amd = lines(&ended(on_device(devices).arg(&rocminfo)));
+            // Of a machine without the driver rocminfo says nothing; so it has the files of `stasis run`, and our library beside them.
+            let library = library();
+            let preload = format!("LD_PRELOAD={}:$LD_PRELOAD exec {}", library.display(), rocminfo.display());
+            let mut command = on_device(devices);
+            command.arg("env").arg(format!("STASIS_DEVICE={devices}"));
+            command.arg(format!("STASIS_SOFTGPUD={}", program("softgpud").display()));
+            let ours = lines(&ended(command.args(["sh", "-c", &preload])));
+            let is_of_host = |at: usize, all: &[String]| {
+                let mut agents = all[..at].iter().rev().filter(|line| line.starts_with("Agent "));
+                agents.next().is_some_and(|agent| agent == "Agent 1")
+            };
+            let comparable = |all: &[String]| -> Vec<String> {
+                let numbered = all.iter().enumerate();
+                let kept = numbered.filter(|(at, line)| {
+                    let is_cache = OTHERWISE.iter().any(|name| line.starts_with(name));
+                    !(is_cache && is_of_host(*at, all))
+                });
+                kept.map(|(_, line)| line.clone()).collect()
+            };
+            assert_eq!(comparable(&ours), comparable(&amd), "{devices}");
+        }
+    });
+}
+
+/// The cases that a run of the conformance suite has passed.
+fn cases(outcome: &Outcome) -> Vec<String> {
+    assert!(outcome.status.success(), "{}", outcome.said());
+    assert!(outcome.stdout.lines().last().unwrap().ends_with(" cases, 0 failed"), "{}", outcome.said());
+    outcome.stdout.lines().filter_map(|line| line.strip_prefix("ok ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn conformance_suite_passes_on_both_runtimes() {
+    with_clients(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let (suite, code) =
+            (c_program(directory.path(), "conformance"), code_object(directory.path(), "gfx1100"));
+        let ours = cases(&ended(on_library(ONE).arg(&suite).arg("--hostile").arg(&code)));
+        let amd = cases(&ended(on_rocr(ONE).arg(&suite).arg(&code)));
+        assert!(amd.len() >= 300 && ours.len() > amd.len(), "{} and {}", ours.len(), amd.len());
+        assert!(amd.iter().all(|case| ours.contains(case)));
+    });
+}
+
+/// Freezes a program at moments of its work, restores it each time, and has it end.
+fn freezes(mut program: Program, name: &str, times: u64) {
+    program.wait_lines("round ", 1);
+    for nth in 0..times {
+        // Moments that differ from run to run as the machine does.
+        std::thread::sleep(Duration::from_millis(nth * 37 % 200));
+        let checkpoint = format!("checkpoint{nth}");
+        let outcome = program.freeze_and_restore(&checkpoint);
+        assert_eq!(outcome["preempted"], serde_json::Value::Null, "{outcome}");
+        program.goes_on("round ", 1);
+    }
+    program.stop(&format!("PASS {name}"));
+}
+
+fn hip_program_freezes(name: &str, devices: &str) {
+    with_clients(|| {
+        let command = |devices| {
+            let mut command: Command = on_library(devices);
+            command.arg(hip_program(name, "gfx1100"));
+            command
+        };
+        freezes(Program::plain(&command(devices), &["stop"]), name, 6);
+    });
+}
+
+#[test]
+fn hip_program_freezes_in_the_middle_of_its_streams() {
+    hip_program_freezes("rounds", ONE);
+}
+
+#[test]
+fn threads_that_use_device_memory_by_pointers_are_held_back() {
+    hip_program_freezes("pointers", ONE);
+}
+
+#[test]
+fn program_that_writes_its_ring_and_doorbell_itself_freezes() {
+    let directory = tempfile::tempdir().unwrap();
+    let ring = c_program(directory.path(), "ring");
+    let mut command = on_library(ONE);
+    command.arg(&ring);
+    freezes(Program::plain(&command, &["stop"]), "ring", 6);
+}
