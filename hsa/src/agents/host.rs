@@ -22,6 +22,6 @@ pub fn caches() -> Vec<(u8, u32)> {
         let kib = size.trim().strip_suffix('K')?.parse().ok()?;
         Some((level.trim().parse().ok()?, kib, is_data))
     };
-    let all = (0..8).map_while(|index| cache(index));
+    let all = (0..8).map_while(cache);
     all.filter(|(.., is_data)| *is_data).map(|(level, kib, _)| (level, kib)).collect()
 }

@@ -30,9 +30,8 @@ const PITCH_ALIGNMENT: u32 = 256;
 
 pub fn answer(instance: &Instance, index: usize, attribute: hsa_agent_info_t, answer: Answer) -> Outcome {
     let device = instance.agents.at(index).ok_or(INVALID_ARGUMENT)?;
-    match general(device, attribute, answer) {
-        Some(outcome) => return outcome,
-        None => {}
+    if let Some(outcome) = general(device, attribute, answer) {
+        return outcome;
     }
     match device {
         Device::Host { node, name } => of_host(instance, node, name, attribute, answer),

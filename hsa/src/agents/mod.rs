@@ -23,7 +23,7 @@ use crate::system;
 #[derive(Debug)]
 pub enum Device {
     /// A processor of the host: its node, and its name.
-    Host { node: Node, name: String },
+    Host { node: Box<Node>, name: String },
     /// A GPU.
     Gpu(stasis::Agent),
 }
@@ -61,7 +61,7 @@ impl Agents {
         let mut devices: Vec<Device> = runtime
             .hosts()
             .iter()
-            .map(|node| Device::Host { node: node.clone(), name: name.clone() })
+            .map(|node| Device::Host { node: Box::new(node.clone()), name: name.clone() })
             .collect();
         let hosts = devices.len();
         devices.extend(runtime.agents().into_iter().map(Device::Gpu));

@@ -79,9 +79,9 @@ fn load(
         let of = |agent| state.defined.get(&(agent, name.to_owned())).copied();
         of(Some(index)).or_else(|| of(None))
     };
-    let program = stasis::Executable::load_with(gpu, &reader.bytes, &defined).map_err(status)?;
+    let program = stasis::Executable::load_with(gpu, &reader.bytes, defined).map_err(status)?;
     let image =
-        program.object().plan().relocate_with(program.base(), &defined).map_err(|_| INVALID_CODE_OBJECT)?;
+        program.object().plan().relocate_with(program.base(), defined).map_err(|_| INVALID_CODE_OBJECT)?;
     let loaded = Arc::new(Loaded {
         executable: handle.handle,
         agent: index,

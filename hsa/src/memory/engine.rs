@@ -109,11 +109,7 @@ pub unsafe fn order(
 }
 
 /// The GPU that is to move bytes between two agents; `None` if both are processors of the host.
-fn mover<'i>(
-    instance: &'i Instance,
-    to: hsa_agent_t,
-    from: hsa_agent_t,
-) -> Outcome<Option<(&'i stasis::Agent, Way)>> {
+fn mover(instance: &Instance, to: hsa_agent_t, from: hsa_agent_t) -> Outcome<Option<(&stasis::Agent, Way)>> {
     let (to, from) = (instance.agents.get(to)?, instance.agents.get(from)?);
     Ok(match (to.gpu(), from.gpu()) {
         (Err(_), Ok(from)) => Some((from, Way::ToHost)),
@@ -271,7 +267,7 @@ pub fn copy(
                 super::transfer::hsa_memory_copy(
                     super::pointer_to(to),
                     super::pointer_to(from),
-                    bytes as usize,
+                    queues::words::size(bytes),
                 )
             };
             if status != HSA_STATUS_SUCCESS {

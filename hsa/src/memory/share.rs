@@ -119,6 +119,7 @@ export! {
         let agents = agents_of(instance, unsafe { slice(agents.cast_const(), num_agents as usize) }?)?;
         // SAFETY: as above.
         let (address, length) = import(instance, unsafe { borrowed(interop_handle) }?, &agents)?;
+        // SAFETY: as above; null where it is not wanted.
         if let Ok(none) = unsafe { Out::new(metadata_size) } {
             none.put(0);
         }

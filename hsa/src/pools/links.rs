@@ -10,7 +10,6 @@ use crate::instance::Instance;
 
 /// Kinds of links (`kfd_crat.h`).
 const HYPERTRANSPORT: u32 = 1;
-const PCIE: u32 = 2;
 const QPI: u32 = 5;
 const XGMI: u32 = 11;
 /// Flags of links: not coherent, no 32-bit atomics, no 64-bit atomics.
@@ -85,7 +84,8 @@ fn describe(link: &Link) -> hsa_amd_memory_pool_link_info_t {
             HYPERTRANSPORT => HSA_AMD_LINK_INFO_TYPE_HYPERTRANSPORT,
             QPI => HSA_AMD_LINK_INFO_TYPE_QPI,
             XGMI => HSA_AMD_LINK_INFO_TYPE_XGMI,
-            PCIE | _ => HSA_AMD_LINK_INFO_TYPE_PCIE,
+            // PCIe, and what the header has no name for.
+            _ => HSA_AMD_LINK_INFO_TYPE_PCIE,
         },
         numa_distance: link.weight,
     }

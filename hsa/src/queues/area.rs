@@ -264,3 +264,64 @@ impl Ring {
 }
 
 const _: () = assert!(size_of::<AmdQueue>() <= SIGNAL && double(1, 0) == 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_is_seen_when_it_is_published_and_its_place_is_free_when_it_is_taken() {
+        let ring = Ring::new(64).unwrap();
+        let packet: RawPacket = std::array::from_fn(|word| 0x100 * word as u32 + 3);
+        for index in [0, 63, 64, 1 << 40] {
+            assert!(!ring.is_published(index) && ring.packet(index).is_none());
+            ring.publish(index, &packet);
+            assert!(ring.is_published(index));
+            assert_eq!(ring.packet(index), Some(packet));
+            assert_eq!(ring.packet(index + 1), None);
+            ring.take(index);
+            assert_eq!(ring.packet(index), None);
+        }
+    }
+
+    #[test]
+    fn pointers_and_handles_name_their_places_only() {
+        let area = Area::new().unwrap();
+        for place in [0, 1, PLACES - 1] {
+            assert_eq!(area.place_of_queue(area.queue(place)), Some(place));
+            assert_eq!(area.place_of_doorbell(area.doorbell_handle(place)), Some(place));
+            assert_eq!(area.place_of_queue(area.queue(place) + 64), None);
+            assert_eq!(area.place_of_doorbell(area.queue(place) as u64), None);
+        }
+        assert_eq!(area.place_of_queue(area.queue(0) - PAGE), None);
+        assert_eq!(area.place_of_queue(area.queue(PLACES - 1) + PAGE), None);
+        assert_eq!(area.place_of_doorbell(u64::MAX), None);
+    }
+
+    #[test]
+    fn descriptor_says_what_it_was_made_with_and_its_doorbell_where_to_store() {
+        let area = Area::new().unwrap();
+        let queue = AmdQueue { size: 128, id: 9, ..bytemuck::Zeroable::zeroed() };
+        area.write(3, &queue, true);
+        area.write_index(3).store(7, Ordering::Relaxed);
+        area.read_index(3).store(5, Ordering::Relaxed);
+        let page = 3 * PAGE;
+        assert_eq!(area.descriptors.half(page + offset_of!(AmdQueue, size)).load(Ordering::Relaxed), 128);
+        assert_eq!(area.descriptors.word(page + 56).load(Ordering::Relaxed), 7);
+        assert_eq!(area.descriptors.word(page + 128).load(Ordering::Relaxed), 5);
+        let kind = area.descriptors.word(page + SIGNAL).load(Ordering::Relaxed).cast_signed();
+        assert_eq!(kind, signal_kind::DOORBELL);
+        let pointer = area.descriptors.word(page + SIGNAL + 8).load(Ordering::Relaxed);
+        assert_eq!(pointer, area.doorbell(3).as_ptr().addr() as u64);
+    }
+
+    #[test]
+    fn flush_of_an_agent_is_taken_once() {
+        let area = Area::new().unwrap();
+        assert!(!area.take_flush(2));
+        let [memory, _] = area.flush_words(2);
+        // SAFETY: a word of the area.
+        unsafe { AtomicU32::from_ptr(memory) }.store(1, Ordering::Relaxed);
+        assert!(!area.take_flush(1) && area.take_flush(2) && !area.take_flush(2));
+    }
+}
