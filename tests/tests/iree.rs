@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! IREE as its package index distributes it: its compiler's kernels for gfx1100, run by its own program over AMD's HIP and ROCr
-//! on the software device, against the same program for the CPU.
+//! on the software device, and over AMD's HIP and our library in place of ROCr, against the same program for the CPU.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsString;
@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stasis_tests::clients::{ended, on_device, rocm_6_1, with_clients};
+use stasis_tests::clients::{Outcome, ended, on_device, rocm_6_1, with_clients};
+use stasis_tests::hsa::on_library;
 use stasis_tests::python::{python, source};
 use stasis_tests::shell::bytes_of;
 use tempfile::TempDir;
@@ -67,14 +68,14 @@ impl Module {
         floats(&output)
     }
 
-    /// The result on the device, by HIP's library in the prefix of ROCr 6.1.2.
-    fn on_device(&self) -> Vec<f32> {
+    /// The result on the device, by HIP's library in the prefix of ROCr 6.1.2; how it ended, too. The command is one that a program
+    /// follows.
+    fn by_hip(&self, mut command: Command) -> (Outcome, Vec<f32>) {
         let compiled = self.compile(&["rocm", "--iree-rocm-target=gfx1100"]);
         let output = self.directory.path().join("device.bin");
         let prefix = rocm_6_1();
         let libraries = prefix.join("root/usr/lib/x86_64-linux-gnu");
         let base = prefix.join("base/usr/lib/x86_64-linux-gnu");
-        let mut command = on_device("soft:gfx1100");
         if base.exists() {
             // HIP's library was linked with a newer C library than the machine's.
             let path = format!("{}:{}", base.display(), libraries.display());
@@ -84,8 +85,21 @@ impl Module {
         }
         command.arg(runner()).arg(format!("--hip_dylib_path={}", libraries.display()));
         let ended = ended(command.args(self.arguments("hip", &compiled, &output)));
+        assert!(ended.status.success(), "{}: {}", self.name, ended.said());
+        let found = floats(&output);
+        (ended, found)
+    }
+
+    /// The result of AMD's runtime under `stasis run`.
+    fn on_device(&self) -> Vec<f32> {
+        let (ended, found) = self.by_hip(on_device("soft:gfx1100"));
         ended.computed();
-        floats(&output)
+        found
+    }
+
+    /// The result of our runtime in its place.
+    fn on_library(&self) -> Vec<f32> {
+        self.by_hip(on_library("soft:gfx1100")).1
     }
 }
 
@@ -128,6 +142,7 @@ fn same_bits(name: &'static str, inputs: &[&str]) {
         let (found, wanted) = (module.on_device(), module.on_cpu());
         assert!(wanted.iter().any(|value| *value != wanted[0]), "{name}: {wanted:?}");
         assert_eq!(found, wanted, "{name}");
+        assert_eq!(module.on_library(), wanted, "{name} on our library");
     });
 }
 
