@@ -124,7 +124,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo(arguments) => setup::Options {
             without_tests: true,
             without_model: !arguments.server,
-            clients: arguments.foreign,
+            clients: arguments.foreign || arguments.hip,
             without_triton: true,
             ..setup::Options::default()
         },

@@ -44,6 +44,17 @@ pub struct BuiltForeign {
     pub stasis: PathBuf,
 }
 
+/// What a program for AMD's HSA runtime needs to run on ours.
+#[derive(Debug)]
+pub struct BuiltHsa {
+    /// The software device.
+    pub softgpud: PathBuf,
+    /// The `stasis` command.
+    pub stasis: PathBuf,
+    /// `libhsa-runtime64.so.1`.
+    pub library: PathBuf,
+}
+
 /// The repository's root.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -106,6 +117,14 @@ pub fn build_foreign(installed: &Installed) -> Result<BuiltForeign> {
     cargo(&[&["build", "--locked"][..], &packages].concat(), installed)?;
     let at = |name: &str| program("debug", name);
     Ok(BuiltForeign { softgpud: at("softgpud")?, stasis: at("stasis")? })
+}
+
+/// Builds what programs for AMD's HSA runtime need, with the development profile.
+pub fn build_hsa(installed: &Installed) -> Result<BuiltHsa> {
+    let packages = ["-p", "stasis-softgpu", "-p", "stasis-cli", "-p", "stasis-hsa"];
+    cargo(&[&["build", "--locked"][..], &packages].concat(), installed)?;
+    let at = |name: &str| program("debug", name);
+    Ok(BuiltHsa { softgpud: at("softgpud")?, stasis: at("stasis")?, library: hsa::link("debug")? })
 }
 
 /// Builds the programs of the server's demo with optimisation.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask demo`: a real process on the GPU is frozen in the middle, ends, is thawed, and gives the right result.
 //!
-//! Four demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
-//! with `--server` a server under traffic, whose clients notice a pause; with `--foreign` tinygrad, which knows nothing of it.
+//! Five demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
+//! with `--server` a server under traffic, whose clients notice a pause; with `--foreign` tinygrad, which knows nothing of it; with
+//! `--hip` a HIP program on our HSA runtime.
 
 mod foreign;
 mod heat;
+mod hip;
 mod preempt;
 mod server;
 
@@ -32,6 +34,9 @@ pub struct DemoArgs {
     /// Freeze tinygrad from PyPI, unmodified, while it trains on the software device.
     #[arg(long, conflicts_with_all = ["preempt", "server"])]
     pub foreign: bool,
+    /// Freeze a HIP program that runs on our HSA runtime.
+    #[arg(long, conflicts_with_all = ["preempt", "server", "foreign"])]
+    pub hip: bool,
     /// Clients of the server.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
@@ -60,6 +65,9 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
     }
     if args.foreign {
         return foreign::run(args, &workspace::build_foreign(installed)?, installed);
+    }
+    if args.hip {
+        return hip::run(args, &workspace::build_hsa(installed)?, installed);
     }
     let built = workspace::build_demo(installed)?;
     if args.preempt { preempt::run(args, &built, installed) } else { heat::run(args, &built, installed) }
