@@ -17,6 +17,8 @@
 
 mod abi;
 mod agents;
+#[cfg(feature = "calls")]
+pub mod calls;
 mod code;
 mod events;
 mod handles;

@@ -276,14 +276,16 @@ pub fn fuzz(seconds: u32, installed: &Installed) -> Result<()> {
         cargo(&["install", "--locked", "cargo-fuzz"], installed)?;
     }
     let mut targets: Vec<String> = std::fs::read_dir(root().join("fuzz/fuzz_targets"))?
-        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".rs")?.to_owned()))
         .collect();
     targets.sort();
+    let softgpud = build_foreign(installed)?.softgpud;
+    let device = [("STASIS_DEVICE", "soft:gfx1100"), ("STASIS_SOFTGPUD", &softgpud.to_string_lossy())];
     let limit = format!("-max_total_time={seconds}");
     for target in &targets {
         println!("Fuzzing {target} for {seconds} s");
         // The stable toolchain has no sanitizers; the targets look for panics and failed assertions.
-        cargo(&["fuzz", "run", "--sanitizer", "none", target, "--", &limit], installed)?;
+        cargo_with(&["fuzz", "run", "--sanitizer", "none", target, "--", &limit], installed, &device)?;
     }
     Ok(())
 }
