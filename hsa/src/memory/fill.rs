@@ -22,7 +22,8 @@ fn fill(instance: &Instance, ptr: *mut c_void, value: u32, count: usize) -> Outc
     if bytes > block.bytes() - offset {
         return Err(INVALID_ARGUMENT);
     }
-    let span = block.buffer()?.span(offset, bytes);
+    let (buffer, at) = block.place(offset)?;
+    let span = buffer.span(at, bytes);
     let filled = instance.runtime.fill(span, &value.to_ne_bytes(), &[]).map_err(transfer::status_of)?;
     filled.wait(None).map_err(transfer::status_of)
 }

@@ -6,6 +6,7 @@
 
 mod engine;
 mod fill;
+mod fragments;
 mod lock;
 mod pointer;
 mod rect;
@@ -23,6 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use stasis::{AllocError, Buffer, FreeError, Registered};
 
 use self::engine::Engines;
+use self::fragments::Fragments;
 use self::vmem::Ranges;
 use crate::abi::declared::*;
 use crate::abi::{
@@ -55,6 +57,8 @@ pub enum Origin {
 pub struct Block {
     /// Its memory; `None` for a code object's, which belongs to the executable.
     buffer: Option<Buffer>,
+    /// Whether the buffer has other blocks too.
+    is_fragment: bool,
     base: u64,
     bytes: u64,
     pub origin: Origin,
@@ -88,6 +92,7 @@ impl Block {
     fn at(base: u64, bytes: u64, origin: Origin) -> Self {
         Block {
             buffer: None,
+            is_fragment: false,
             base,
             bytes,
             origin,
@@ -119,6 +124,15 @@ impl Block {
         self.buffer.as_ref().ok_or(INVALID_ALLOCATION)
     }
 
+    /// Its memory, and where in that a place of the block's is.
+    ///
+    /// # Errors
+    /// As for [`Self::buffer`].
+    pub fn place(&self, offset: u64) -> Outcome<(&Buffer, u64)> {
+        let buffer = self.buffer()?;
+        Ok((buffer, self.base - buffer.va() + offset))
+    }
+
     /// Whether the CPU sees it under the same address.
     pub fn is_visible(&self, instance: &Instance) -> bool {
         match (&self.buffer, self.origin) {
@@ -140,6 +154,7 @@ pub struct Memory {
     /// Locked memory by the program's addresses; how often each was locked.
     locks: Mutex<BTreeMap<u64, (Arc<Block>, usize)>>,
     pub(crate) engines: Engines,
+    fragments: Fragments,
     ranges: Ranges,
 }
 
@@ -149,6 +164,7 @@ impl Memory {
             blocks: RwLock::default(),
             locks: Mutex::default(),
             engines: Engines::default(),
+            fragments: Fragments::default(),
             ranges: Ranges::new(),
         }
     }
@@ -194,6 +210,10 @@ impl Memory {
             // SAFETY: the program's function, with what it gave for it.
             unsafe { (callback.function)(pointer_to(address), callback.data) };
         }
+        if block.is_fragment {
+            self.fragments.free(block.buffer()?, block.base(), block.bytes());
+            return Ok(());
+        }
         match block.buffer()?.free() {
             Ok(()) | Err(FreeError::Stale { .. }) => Ok(()),
             Err(error) => {
@@ -215,6 +235,7 @@ impl Memory {
         self.ranges.clear();
         self.locks.lock().clear();
         self.blocks.write().clear();
+        self.fragments.clear();
     }
 }
 
@@ -245,6 +266,15 @@ fn agents_of<'i>(instance: &'i Instance, agents: &[hsa_agent_t]) -> Outcome<Vec<
     Ok(devices.into_iter().filter_map(|device| device.gpu().ok()).collect())
 }
 
+fn allocate(instance: &Instance, pool: Pool, size: usize) -> Outcome<*mut c_void> {
+    let memory = &instance.memory;
+    let block = match memory.fragments.alloc(instance, pool, size as u64) {
+        Some(fragment) => fragment,
+        None => Block::new(pool.alloc(instance, size)?, Origin::Pool(pool)),
+    };
+    Ok(pointer_to(memory.add(block).base()))
+}
+
 export! {
     /// Memory of a pool.
     fn hsa_amd_memory_pool_allocate(
@@ -258,8 +288,7 @@ export! {
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(ptr) }?;
         let _ = flags;
-        let buffer = pool.alloc(instance, size)?;
-        out.put(pointer_to(instance.memory.add(Block::new(buffer, Origin::Pool(pool))).base()));
+        out.put(allocate(instance, pool, size)?);
         Ok(())
     }
 
@@ -275,8 +304,7 @@ export! {
         let pool = Pool::of_region(instance, region)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(ptr) }?;
-        let buffer = pool.alloc(instance, size)?;
-        out.put(pointer_to(instance.memory.add(Block::new(buffer, Origin::Pool(pool))).base()));
+        out.put(allocate(instance, pool, size)?);
         Ok(())
     }
 

@@ -38,7 +38,8 @@ fn export_range(instance: &Instance, ptr: *const c_void, size: usize) -> Outcome
     if matches!(block.origin, Origin::Locked(_)) {
         return Err(INVALID_AGENT);
     }
-    Ok((shared(block.buffer()?.export())?, offset))
+    let (buffer, at) = block.place(offset)?;
+    Ok((shared(buffer.export())?, at))
 }
 
 /// Imports memory for these agents.

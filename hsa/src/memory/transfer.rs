@@ -42,19 +42,22 @@ fn copy(instance: &Instance, dst: *mut c_void, src: *const c_void, size: usize) 
     let (to, from) = (end(instance, address_of(dst), bytes)?, end(instance, address_of(src), bytes)?);
     match (to, from) {
         (End::Block(to, at), End::Block(from, offset)) => {
-            let (to, from) = (to.buffer()?.span(at, bytes), from.buffer()?.span(offset, bytes));
+            let ((to, at), (from, offset)) = (to.place(at)?, from.place(offset)?);
+            let (to, from) = (to.span(at, bytes), from.span(offset, bytes));
             let transfer = instance.runtime.copy(to, from, &[]).map_err(status_of)?;
             transfer.wait(None).map_err(status_of)
         }
         (End::Block(to, at), End::Host) => {
             // SAFETY: the caller's, by the header: readable for `size`.
             let from = unsafe { slice(src.cast::<u8>(), size) }?;
-            to.buffer()?.upload(at, from).map_err(status_of)
+            let (to, at) = to.place(at)?;
+            to.upload(at, from).map_err(status_of)
         }
         (End::Host, End::Block(from, offset)) => {
             // SAFETY: the caller's, by the header: writable for `size`, and nobody else's during the call.
             let to = unsafe { std::slice::from_raw_parts_mut(dst.cast::<u8>(), size) };
-            from.buffer()?.download(offset, to).map_err(status_of)
+            let (from, offset) = from.place(offset)?;
+            from.download(offset, to).map_err(status_of)
         }
         (End::Host, End::Host) => {
             // SAFETY: the caller's, by the header: both ends are the program's, of `size` bytes.

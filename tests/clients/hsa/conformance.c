@@ -446,6 +446,59 @@ static void pools(void) {
     report("a region has a size");
 }
 
+// Newer than the headers of Debian 12.
+extern hsa_status_t hsa_amd_portable_export_dmabuf(const void *ptr, size_t size, int *dmabuf, uint64_t *offset);
+extern hsa_status_t hsa_amd_portable_close_dmabuf(int dmabuf);
+
+enum { SMALL = 300, SMALL_WORDS = 5 * 1024 };
+
+// A small allocation, of some pages, all of its words a number.
+static void make_small(unsigned *made[], unsigned nth, unsigned pages) {
+    OK(hsa_amd_memory_pool_allocate(vram, pages * 4096, 0, (void **)&made[nth]));
+    CHECK(made[nth] && (uintptr_t)made[nth] % 4096 == 0);
+    OK(hsa_amd_memory_fill(made[nth], nth, pages * 1024));
+}
+
+static void check_small(unsigned *made[], unsigned nth, unsigned pages) {
+    static unsigned words[SMALL_WORDS];
+    OK(hsa_memory_copy(words, made[nth], pages * 4096));
+    for (unsigned i = 0; i < pages * 1024; i++)
+        CHECK(words[i] == nth);
+}
+
+static void small_memory(void) {
+    unsigned *made[SMALL];
+    for (unsigned i = 0; i < SMALL; i++)
+        make_small(made, i, 1 + i % 5);
+    for (unsigned i = 1; i < SMALL; i += 2)
+        OK(hsa_amd_memory_pool_free(made[i]));
+    for (unsigned i = 1; i < SMALL; i += 2)
+        make_small(made, i, 1 + (i + 2) % 5);
+    for (unsigned i = 0; i < SMALL; i++)
+        check_small(made, i, 1 + (i + i % 2 * 2) % 5);
+    report("small allocations have no byte in common");
+    hsa_amd_pointer_info_t info = {.size = sizeof info};
+    OK(hsa_amd_pointer_info((char *)made[8] + 9000, &info, NULL, NULL, NULL));
+    CHECK(info.agentBaseAddress == made[8] && info.sizeInBytes == 4 * 4096);
+    report("an address in a small allocation is known");
+    int file = -1;
+    uint64_t offset = 0;
+    size_t size = 0;
+    char *mapped = NULL;
+    OK(hsa_amd_portable_export_dmabuf((char *)made[8] + 4096, 4096, &file, &offset));
+    OK(hsa_amd_interop_map_buffer(1, &gpu, file, 0, &size, (void **)&mapped, NULL, NULL));
+    CHECK(mapped && offset + 4096 <= size);
+    unsigned word = 0;
+    OK(hsa_memory_copy(&word, mapped + offset, sizeof word));
+    CHECK(word == 8);
+    OK(hsa_amd_interop_unmap_buffer(mapped));
+    OK(hsa_amd_portable_close_dmabuf(file));
+    report("a part of a small allocation is exported with its place");
+    for (unsigned i = 0; i < SMALL; i++)
+        OK(hsa_amd_memory_pool_free(made[i]));
+    report("small allocations are freed");
+}
+
 static void memory(void) {
     unsigned *words = NULL, *device = NULL;
     OK(hsa_amd_memory_pool_allocate(fine, 8192, 0, (void **)&words));
@@ -1175,6 +1228,7 @@ int main(int count, char **arguments) {
     instruction_sets();
     pools();
     memory();
+    small_memory();
     locked();
     copies();
     signals();
