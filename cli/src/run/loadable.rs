@@ -16,10 +16,17 @@ const PROGRAM_HEADER_BYTES: usize = 56;
 const ELF_64: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const EM_X86_64: u16 = 62;
 const PT_INTERP: u32 = 3;
+/// How the file names of dynamic linkers begin (ld.so(8)).
+const LINKER: &[u8] = b"ld-linux";
 
 /// Why a program will not find the device, as far as its file tells; `None` also for scripts, and for what cannot be read.
 pub fn obstacle(program: &OsStr) -> Option<&'static str> {
-    let file = File::open(find(program)?).ok()?;
+    let path = find(program)?;
+    // The dynamic linker, called by its name, preloads libraries into the program that it is given.
+    if path.file_name()?.as_encoded_bytes().starts_with(LINKER) {
+        return None;
+    }
+    let file = File::open(path).ok()?;
     if file.metadata().is_ok_and(|found| found.mode() & SET_ID != 0) {
         return Some("runs with rights of its own, so that the dynamic linker preloads nothing into it");
     }
@@ -86,6 +93,7 @@ mod tests {
         // A program of one header, which is no PT_INTERP.
         bytes[56..58].copy_from_slice(&1_u16.to_le_bytes());
         assert!(of(&file("static", &bytes)).contains("statically"));
+        assert_eq!(of(&file("ld-linux-x86-64.so.2", &bytes)), "nothing");
         bytes[4] = 1;
         assert!(of(&file("other", &bytes)).contains("x86-64"));
     }
