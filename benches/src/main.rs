@@ -47,7 +47,7 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
     /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa (with isa-first), embed (with
-    /// embed-one-core and embed-kernels) and clients; all without a name.
+    /// embed-one-core and embed-kernels), clients and hsa; all without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
     #[arg(long, value_parser = level, value_name = "avx2|avx512")]
@@ -74,7 +74,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 22] = [
+const BENCHES: [(&str, Bench); 23] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -97,6 +97,7 @@ const BENCHES: [(&str, Bench); 22] = [
     ("embed-one-core", embed::run_one_core),
     ("embed-kernels", embed::run_kernels),
     ("clients", clients::run),
+    ("hsa", clients::hsa::run),
 ];
 
 /// The variable that chooses the kernel whose driver the software device imitates.
@@ -140,6 +141,10 @@ fn measure(
     if name == "preempt" && std::env::var_os(KERNEL).is_none() {
         // No released kernel restores the queues of the device that is measured.
         command.env(KERNEL, "fixed");
+    }
+    if name == "hsa" {
+        // What `stasis run` gives to the peer.
+        command.env("STASIS_DEVICE", "soft:gfx1100");
     }
     // A kernel set that somebody asked for is not OpenBLAS's best.
     command.env_remove("OPENBLAS_CORETYPE");

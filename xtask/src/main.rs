@@ -131,7 +131,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Fuzz { .. } => setup::Options { without_triton: true, ..setup::Options::default() },
         Command::Bench { arguments } => {
             let mut names = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
-            let clients = names.peek().is_none() || names.any(|name| name == "clients");
+            let clients = names.peek().is_none() || names.any(|name| name == "clients" || name == "hsa");
             setup::Options { without_triton: true, clients, ..setup::Options::default() }
         }
         Command::Test { without_clients, .. } => {

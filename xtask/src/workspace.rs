@@ -253,6 +253,7 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
         "stasis-cli",
         "stasis-interpose",
         "stasis-criu-beside",
+        "stasis-hsa",
         "stasis-examples",
         "embed-server",
         "stasis-benches",
@@ -260,6 +261,7 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     let at = build_packages(&packages, installed)?;
     // The path beside the other programs, for any working directory.
     at("softgpud")?;
+    hsa::link("release")?;
     let mut command = Command::new(at("stasis-benches")?);
     installed.export(&mut command);
     let status =

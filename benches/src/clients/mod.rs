@@ -7,12 +7,14 @@
 //! | HIP: an empty kernel and hipStreamSynchronize | a word passed to another process and back, under the same rhythm |
 //! | HIP: a program that sleeps | a core |
 //! | tinygrad: a forward pass of a network for MNIST | tinygrad's own CPU device, same Python, same compiler, all cores |
+//! | calls of an HSA runtime, ours (`bench hsa`) | AMD's runtime under `stasis run` |
 //! | tinygrad with 1 GiB, frozen and thawed | a write of as many bytes to the same place |
 //!
 //! INVARIANT: nothing is measured of a run whose device executed nothing, or whose results are wrong.
 
 mod frozen;
 mod hip;
+pub mod hsa;
 mod rocminfo;
 mod tinygrad;
 
