@@ -19,13 +19,12 @@ use queues::sdma::{self, Gcr, Generation, Packet, SdmaError};
 use stasis::raw::{RawKind, RawOptions, RawQueue, transfer_prologue};
 use stasis::{Condition, RawError, WaitMode};
 
-use super::{address_of, status_of};
+use super::{address_of, pointer_to, status_of, transfer};
 use crate::abi::declared::*;
-use crate::abi::{
-    ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, Status, export, slice,
-};
+use crate::abi::{ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
 use crate::signals::Signal;
+use crate::signals::wait::wait_any;
 
 /// Bytes of a ring.
 const RING_BYTES: u32 = 1 << 20;
@@ -224,17 +223,23 @@ fn chunks(words: &[u32]) -> Vec<&[u32]> {
     parts
 }
 
-/// Waits for the signals of an order, and completes it after `work`; in a thread.
-fn in_thread(instance: &'static Instance, order: Order, work: impl FnOnce() + Send + 'static) -> Outcome {
+/// Waits for the signals of an order, and completes it after `work`, or says that it has failed; in a thread.
+fn in_thread(
+    instance: &'static Instance,
+    order: Order,
+    work: impl FnOnce() -> Outcome + Send + 'static,
+) -> Outcome {
     let spawned = std::thread::Builder::new().name("stasis-hsa-copy".to_owned()).spawn(move || {
         for signal in &order.after {
-            // A signal whose queue has failed never comes; then neither does the copy.
-            if signal.of_runtime().wait(Condition::Equal(0), None, WaitMode::Auto).is_err() {
-                return;
+            wait_any(instance, &[(signal.clone(), Condition::Equal(0))], None, WaitMode::Auto);
+        }
+        match work() {
+            Ok(()) => instance.signals.complete(&order.done),
+            Err(status) => {
+                tracing::warn!(target: "hsa", %status, "a copy by a thread failed");
+                instance.signals.fail(&order.done);
             }
         }
-        work();
-        instance.signals.complete(&order.done);
     });
     spawned.map(drop).map_err(|_| OUT_OF_RESOURCES)
 }
@@ -261,19 +266,10 @@ pub fn copy(
     }
     let pieces = pieces.to_vec();
     in_thread(instance, order, move || {
-        for Piece { to, from, bytes } in pieces {
-            // SAFETY: the program's pointers, which it vouches for until the copy is done.
-            let status = unsafe {
-                super::transfer::hsa_memory_copy(
-                    super::pointer_to(to),
-                    super::pointer_to(from),
-                    queues::words::size(bytes),
-                )
-            };
-            if status != HSA_STATUS_SUCCESS {
-                tracing::warn!(target: "hsa", status = %Status(status), "a copy by a thread failed");
-            }
-        }
+        let mut pieces = pieces.into_iter();
+        pieces.try_for_each(|Piece { to, from, bytes }| {
+            transfer::copy(instance, pointer_to(to), pointer_to(from), queues::words::size(bytes))
+        })
     })
 }
 

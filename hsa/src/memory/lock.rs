@@ -4,9 +4,8 @@
 
 use std::ffi::c_int;
 use std::ffi::c_void;
-use std::sync::Arc;
 
-use super::{Block, address_of, agents_of, pointer_to, status_of};
+use super::{Block, Locked, address_of, agents_of, pointer_to, status_of};
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ALLOCATION, INVALID_ARGUMENT, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
@@ -24,37 +23,41 @@ fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]
     let end = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE));
     let (start, end) = (address & !(PAGE - 1), end.ok_or(INVALID_ARGUMENT)?);
     let mut locks = instance.memory.locks.lock();
-    if let Some((block, count)) = locks.get_mut(&start).filter(|(block, _)| block.bytes() >= end - start) {
+    if let Some(Locked { blocks, count }) = locks.get_mut(&start)
+        && let Some(block) = blocks.iter().find(|block| block.bytes() >= end - start)
+    {
+        let all: Vec<_> = instance.agents.gpus().collect();
+        for agent in if agents.is_empty() { &all } else { agents } {
+            block.buffer()?.allow(agent).map_err(status_of)?;
+        }
         *count += 1;
         return Ok(block.base() + (address - start));
-    }
-    if locks.contains_key(&start) {
-        // A longer range from the same page on would hide the shorter one.
-        return Err(INVALID_ALLOCATION);
     }
     let pages = pointer_to(start).cast::<u8>();
     // SAFETY: the program says that the memory is its own and stays until it is unlocked (`hsa_amd_memory_lock`).
     let registered = unsafe { instance.runtime.register(pages, end - start, agents) };
     let block = instance.memory.add(Block::locked(registered.map_err(status_of)?));
     let base = block.base();
-    locks.insert(start, (block, 1));
+    let locked = locks.entry(start).or_default();
+    locked.blocks.push(block);
+    locked.count += 1;
     Ok(base + (address - start))
 }
 
-/// Takes the lock back whose first page this address is in.
+/// Takes a lock back whose first page this address is in. Which of several that begin there, nobody says: all end with the last.
 fn unlock(instance: &Instance, address: u64) -> Outcome {
     let mut locks = instance.memory.locks.lock();
     let start = address & !(PAGE - 1);
-    let Some((_, count)) = locks.get_mut(&start) else {
+    let Some(locked) = locks.get_mut(&start) else {
         // Memory that needed no lock may be unlocked.
         return if instance.memory.find(address).is_some() { Ok(()) } else { Err(INVALID_ARGUMENT) };
     };
-    *count -= 1;
-    if *count == 0
-        && let Some((block, _)) = locks.remove(&start)
-    {
+    locked.count -= 1;
+    if locked.count > 0 {
+        return Ok(());
+    }
+    for block in locks.remove(&start).into_iter().flat_map(|locked| locked.blocks) {
         instance.memory.blocks.write().remove(&block.base());
-        let block: Arc<Block> = block;
         if let Err(error) = block.buffer()?.free() {
             tracing::debug!(target: "hsa", error = %stasis::explain(&error), "locked memory is released later");
         }

@@ -16,6 +16,7 @@ mod transfer;
 mod vmem;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
@@ -124,6 +125,11 @@ impl Block {
         self.buffer.as_ref().ok_or(INVALID_ALLOCATION)
     }
 
+    /// Whether it is a free that ends it.
+    fn is_freed(&self) -> bool {
+        matches!(self.origin, Origin::Pool(_) | Origin::Imported)
+    }
+
     /// Its memory, and where in that a place of the block's is.
     ///
     /// # Errors
@@ -147,12 +153,21 @@ impl Block {
     }
 }
 
+/// What is locked from a page on.
+#[derive(Debug, Default)]
+struct Locked {
+    /// Each longer than the one before.
+    blocks: Vec<Arc<Block>>,
+    /// Locks that were not taken back.
+    count: usize,
+}
+
 /// All memory of the program.
 #[derive(Debug)]
 pub struct Memory {
     blocks: RwLock<BTreeMap<u64, Arc<Block>>>,
-    /// Locked memory by the program's addresses; how often each was locked.
-    locks: Mutex<BTreeMap<u64, (Arc<Block>, usize)>>,
+    /// Locked memory by the address of its first page.
+    locks: Mutex<BTreeMap<u64, Locked>>,
     pub(crate) engines: Engines,
     fragments: Fragments,
     ranges: Ranges,
@@ -187,9 +202,12 @@ impl Memory {
     /// The locked block that an address of the program's own lies in, and how far from its start.
     fn find_locked(&self, address: u64) -> Option<(Arc<Block>, u64)> {
         let locks = self.locks.lock();
-        let (base, (block, _)) = locks.range(..=address).next_back()?;
-        let offset = address - base;
-        (offset < block.bytes()).then(|| (Arc::clone(block), offset))
+        // Ranges may overlap, and the nearest one may end before.
+        locks.range(..=address).rev().find_map(|(base, locked)| {
+            let offset = address - base;
+            let block = locked.blocks.iter().find(|block| offset < block.bytes())?;
+            Some((Arc::clone(block), offset))
+        })
     }
 
     /// The block that holds all of a range of an agent's addresses, or of locked ones of the program's own.
@@ -200,11 +218,11 @@ impl Memory {
 
     /// Ends what was allocated, which its address names.
     fn free(&self, address: u64) -> Outcome {
-        let block = self.blocks.read().get(&address).map(Arc::clone).ok_or(INVALID_ALLOCATION)?;
-        if matches!(block.origin, Origin::Locked(_) | Origin::Reserved | Origin::Code(_)) {
-            return Err(INVALID_ALLOCATION);
-        }
-        self.blocks.write().remove(&address);
+        // Of two threads that free the same, one does.
+        let block = match self.blocks.write().entry(address) {
+            Entry::Occupied(found) if found.get().is_freed() => found.remove(),
+            _ => return Err(INVALID_ALLOCATION),
+        };
         let callbacks = std::mem::take(&mut *block.callbacks.lock());
         for callback in callbacks {
             // SAFETY: the program's function, with what it gave for it.

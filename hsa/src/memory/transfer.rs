@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stasis::CopyError;
 
-use super::{Block, address_of};
+use super::{Block, Origin, address_of};
 use crate::abi::{ERROR, INVALID_ARGUMENT, Outcome, Status, export, slice};
 use crate::instance::{Instance, instance};
 
@@ -19,10 +19,13 @@ enum End {
     Host,
 }
 
-/// Where an end lies; an error if it leaves its block.
+/// Where an end lies; an error if it leaves its block. Variables of code objects are the program's own where the CPU sees them.
 fn end(instance: &Instance, address: u64, bytes: u64) -> Outcome<End> {
     match instance.memory.find(address) {
-        Some((block, offset)) if bytes <= block.bytes() - offset => Ok(End::Block(block, offset)),
+        Some((block, offset)) if bytes <= block.bytes() - offset => match block.origin {
+            Origin::Code(_) if block.is_visible(instance) => Ok(End::Host),
+            _ => Ok(End::Block(block, offset)),
+        },
         Some(_) => Err(INVALID_ARGUMENT),
         None => Ok(End::Host),
     }
@@ -37,7 +40,8 @@ pub fn status_of(error: CopyError) -> Status {
     }
 }
 
-fn copy(instance: &Instance, dst: *mut c_void, src: *const c_void, size: usize) -> Outcome {
+/// Copies between any two places that do not overlap: the program vouches for memory of its own.
+pub fn copy(instance: &Instance, dst: *mut c_void, src: *const c_void, size: usize) -> Outcome {
     let bytes = size as u64;
     let (to, from) = (end(instance, address_of(dst), bytes)?, end(instance, address_of(src), bytes)?);
     match (to, from) {
@@ -57,13 +61,24 @@ fn copy(instance: &Instance, dst: *mut c_void, src: *const c_void, size: usize) 
             // SAFETY: the caller's, by the header: writable for `size`, and nobody else's during the call.
             let to = unsafe { std::slice::from_raw_parts_mut(dst.cast::<u8>(), size) };
             let (from, offset) = from.place(offset)?;
-            from.download(offset, to).map_err(status_of)
+            from.download(offset, to).map_err(status_of)?;
+            flush(instance, address_of(dst))
         }
         (End::Host, End::Host) => {
             // SAFETY: the caller's, by the header: both ends are the program's, of `size` bytes.
             unsafe { dst.cast::<u8>().copy_from(src.cast::<u8>(), size) };
-            Ok(())
+            flush(instance, address_of(dst))
         }
+    }
+}
+
+/// Makes what the CPU wrote into a code object's memory seen by its agent.
+fn flush(instance: &Instance, address: u64) -> Outcome {
+    match instance.memory.find(address).map(|(block, _)| block.origin) {
+        Some(Origin::Code(agent)) => {
+            instance.agents.at(agent).ok_or(ERROR)?.gpu()?.flush_host_writes().map_err(|_| ERROR)
+        }
+        _ => Ok(()),
     }
 }
 

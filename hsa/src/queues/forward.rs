@@ -39,10 +39,12 @@ impl Queues {
     /// Moves what is published of a queue; whether anything was.
     #[inline]
     pub(super) fn forward(&self, queue: &Queue) -> bool {
-        let (Some(hardware), false) = (&queue.hardware, queue.inactive.load(Ordering::Relaxed)) else {
-            return false;
-        };
+        let Some(hardware) = &queue.hardware else { return false };
         let mut forward = queue.forward.lock();
+        // Behind the lock: a queue whose end has waited for it is not touched again.
+        if queue.inactive.load(Ordering::Relaxed) {
+            return false;
+        }
         let begun = forward.next;
         loop {
             let Forward { next, words } = &mut *forward;
@@ -77,8 +79,9 @@ impl Queues {
             // ORDERING: the places are free before the program hears of it.
             self.area.read_index(queue.place).store(*next, Ordering::Release);
             if size(moved) < words.len() / PACKET_WORDS {
-                queue.stalled.store(true, Ordering::Relaxed);
-                self.watch.nudge();
+                if !queue.stalled.swap(true, Ordering::Relaxed) {
+                    self.watch.nudge();
+                }
                 break;
             }
         }
@@ -109,7 +112,7 @@ fn submit(hardware: &stasis::RawQueue, words: &[u32]) -> Result<u64, RawError> {
 #[derive(Debug, Default)]
 pub struct Watch {
     started: Mutex<bool>,
-    asleep: Mutex<bool>,
+    nudged: Mutex<bool>,
     awake: Condvar,
 }
 
@@ -127,19 +130,22 @@ impl Watch {
         Ok(())
     }
 
-    /// Has the thread look at once.
+    /// Has the thread look at once, or once more.
     pub fn nudge(&self) {
-        *self.asleep.lock() = false;
+        *self.nudged.lock() = true;
         self.awake.notify_one();
     }
 
+    /// Sleeps, unless there was a nudge since the last time.
     fn sleep(&self, limit: Option<Duration>) {
-        let mut asleep = self.asleep.lock();
-        *asleep = true;
-        match limit {
-            Some(limit) => drop(self.awake.wait_for(&mut asleep, limit)),
-            None => self.awake.wait(&mut asleep),
+        let mut nudged = self.nudged.lock();
+        if !*nudged {
+            match limit {
+                Some(limit) => drop(self.awake.wait_for(&mut nudged, limit)),
+                None => self.awake.wait(&mut nudged),
+            }
         }
+        *nudged = false;
     }
 }
 

@@ -151,21 +151,30 @@ impl Queues {
         Err(OUT_OF_RESOURCES)
     }
 
+    /// Ends the queue of a place. When it returns nobody moves its packets, and the place is free.
+    fn end(&self, place: usize) -> Option<Arc<Queue>> {
+        let mut entry = self.places[place].write();
+        let ended = entry.take()?;
+        ended.inactive.store(true, Ordering::Relaxed);
+        ended.reported.store(true, Ordering::Relaxed);
+        // Whoever moves packets at the moment is done after this; who comes later sees that it is inactive.
+        drop(ended.forward.lock());
+        // Before the place is another's.
+        self.area.write(place, &bytemuck::Zeroable::zeroed(), false);
+        drop(entry);
+        Some(ended)
+    }
+
     fn remove(&self, queue: *const hsa_queue_t) -> Outcome {
         self.get(queue)?;
         let place = self.area.place_of_queue(queue.addr()).ok_or(INVALID_QUEUE)?;
-        let removed = self.places[place].write().take().ok_or(INVALID_QUEUE)?;
-        self.area.write(place, &bytemuck::Zeroable::zeroed(), false);
-        drop(removed);
-        Ok(())
+        self.end(place).map(drop).ok_or(INVALID_QUEUE)
     }
 
     /// Destroys all.
     pub fn clear(&self) {
-        for (place, entry) in self.places.iter().enumerate() {
-            if entry.write().take().is_some() {
-                self.area.write(place, &bytemuck::Zeroable::zeroed(), false);
-            }
+        for place in 0..self.places.len() {
+            drop(self.end(place));
         }
     }
 }

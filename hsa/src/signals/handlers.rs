@@ -5,8 +5,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, mpsc};
+use std::thread::ThreadId;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use stasis::{Condition, WaitMode};
@@ -27,12 +29,24 @@ unsafe impl Send for Data {}
 type Handler = unsafe extern "C" fn(hsa_signal_value_t, *mut c_void) -> bool;
 type Function = unsafe extern "C" fn(*mut c_void);
 
+/// TIMEOUT: how long `hsa_shut_down` waits for a function of the program's that is being called.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
 /// What the thread is to do.
 enum Task {
-    Watch { signal: Signal, condition: Condition, handler: Handler, data: Data },
-    Call { function: Function, data: Data },
+    Watch {
+        signal: Signal,
+        condition: Condition,
+        handler: Handler,
+        data: Data,
+    },
+    Call {
+        function: Function,
+        data: Data,
+    },
     Run(Box<dyn FnOnce() + Send>),
-    Forget,
+    /// Watch nothing more, and say so.
+    Forget(mpsc::Sender<()>),
 }
 
 /// What is to be called, and the signal that wakes the thread for it.
@@ -40,6 +54,7 @@ enum Task {
 pub struct Handlers {
     pending: Mutex<Vec<Task>>,
     wake: OnceLock<Signal>,
+    thread: OnceLock<ThreadId>,
 }
 
 impl std::fmt::Debug for Handlers {
@@ -77,13 +92,17 @@ impl Handlers {
         Ok(())
     }
 
-    /// Forgets all that is watched.
+    /// Forgets all that is watched. When it returns no function of the program's is being called, but the one that calls this.
     pub fn clear(&self) {
         let mut pending = self.pending.lock();
         pending.clear();
-        pending.push(Task::Forget);
-        if let Some(wake) = self.wake.get() {
-            let _ = wake.of_runtime().add(1);
+        let Some(wake) = self.wake.get() else { return };
+        let (told, forgotten) = mpsc::channel();
+        pending.push(Task::Forget(told));
+        drop(pending);
+        let is_own = self.thread.get() == Some(&std::thread::current().id());
+        if wake.of_runtime().add(1).is_ok() && !is_own {
+            let _ = forgotten.recv_timeout(LAST_CALL);
         }
     }
 }
@@ -108,6 +127,7 @@ impl Watched {
 /// The thread.
 fn watch(instance: &'static Instance, wake: &Signal) {
     let handlers = instance.signals.handlers();
+    let _ = handlers.thread.set(std::thread::current().id());
     let mut watched: Vec<Watched> = Vec::new();
     loop {
         let seen = wake.slot().value().load(Ordering::Acquire);
@@ -120,7 +140,10 @@ fn watch(instance: &'static Instance, wake: &Signal) {
                 // SAFETY: the program's function, with what it gave for it.
                 Task::Call { function, data } => unsafe { function(data.0) },
                 Task::Run(closure) => closure(),
-                Task::Forget => watched.clear(),
+                Task::Forget(told) => {
+                    watched.clear();
+                    let _ = told.send(());
+                }
             }
         }
         watched.retain(Watched::look);

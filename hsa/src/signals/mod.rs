@@ -10,7 +10,7 @@ mod handlers;
 mod live;
 mod operations;
 mod slot;
-mod wait;
+pub mod wait;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -143,6 +143,12 @@ impl Signals {
     /// Subtracts from a signal's value, as a packet's completion does.
     pub fn complete(&self, signal: &Signal) {
         signal.slot().value().fetch_sub(1, Ordering::AcqRel);
+        self.wake(signal.handle());
+    }
+
+    /// Says by a signal's value that what it stands for has failed (`hsa_amd_memory_async_copy`: a negative number).
+    pub fn fail(&self, signal: &Signal) {
+        signal.slot().value().store(-1, Ordering::Release);
         self.wake(signal.handle());
     }
 

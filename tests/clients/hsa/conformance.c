@@ -460,10 +460,25 @@ static void make_small(unsigned *made[], unsigned nth, unsigned pages) {
 }
 
 static void check_small(unsigned *made[], unsigned nth, unsigned pages) {
-    static unsigned words[SMALL_WORDS];
+    unsigned words[SMALL_WORDS];
     OK(hsa_memory_copy(words, made[nth], pages * 4096));
     for (unsigned i = 0; i < pages * 1024; i++)
         CHECK(words[i] == nth);
+}
+
+// Keeps four small allocations at a time.
+static void *churn(void *data) {
+    unsigned **made = data;
+    for (unsigned i = 0; i < 200; i++) {
+        if (i >= 4) {
+            check_small(made, i - 4, 1 + i % 3);
+            OK(hsa_amd_memory_pool_free(made[i - 4]));
+        }
+        make_small(made, i, 1 + (i + 4) % 3);
+    }
+    for (unsigned i = 196; i < 200; i++)
+        OK(hsa_amd_memory_pool_free(made[i]));
+    return NULL;
 }
 
 static void small_memory(void) {
@@ -497,6 +512,13 @@ static void small_memory(void) {
     for (unsigned i = 0; i < SMALL; i++)
         OK(hsa_amd_memory_pool_free(made[i]));
     report("small allocations are freed");
+    static unsigned *of_threads[3][200];
+    pthread_t threads[3];
+    for (unsigned i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, churn, of_threads[i]);
+    for (unsigned i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    report("threads allocate and free at the same time");
 }
 
 static void memory(void) {
@@ -607,6 +629,22 @@ static void locked(void) {
     report("locked memory is copied to a GPU");
     OK(hsa_amd_memory_unlock(pages + 64));
     report("memory is unlocked");
+    void *longer = NULL, *inner = NULL;
+    OK(hsa_amd_memory_lock(pages, 4096, &gpu, 1, &seen));
+    OK(hsa_amd_memory_lock(pages, 16384, &gpu, 1, &longer));
+    OK(hsa_amd_memory_lock(pages + 4096, 100, &gpu, 1, &inner));
+    memset(pages, 8, 16384);
+    hsa_signal_store_relaxed(done, 1);
+    OK(hsa_amd_memory_async_copy(device, gpu, (char *)longer + 8192, cpu, 8192, 0, NULL, done));
+    CHECK(hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, UINT64_MAX, HSA_WAIT_STATE_BLOCKED) == 0);
+    OK(hsa_memory_copy(back, (char *)device + 8000, sizeof back));
+    CHECK(back[0] == 8 && back[63] == 8);
+    OK(hsa_amd_pointer_info(pages + 14000, &info, NULL, NULL, NULL));
+    CHECK(info.type == HSA_EXT_POINTER_TYPE_LOCKED);
+    OK(hsa_amd_memory_unlock(pages + 4096));
+    OK(hsa_amd_memory_unlock(pages));
+    OK(hsa_amd_memory_unlock(pages));
+    report("ranges that overlap are locked");
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_memory_lock(NULL, 4096, &gpu, 1, &seen));
     report("hsa_amd_memory_lock wants memory");
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_memory_lock(pages, 0, &gpu, 1, &seen));
@@ -849,6 +887,26 @@ static void *submit_many(void *data) {
     return NULL;
 }
 
+// Makes queues, uses and destroys them.
+static void *churn_queues(void *data) {
+    for (unsigned i = 0; i < 40; i++) {
+        hsa_queue_t *queue = NULL;
+        hsa_signal_t done = {0};
+        OK(hsa_signal_create(1, 0, NULL, &done));
+        OK(hsa_queue_create(gpu, 64, HSA_QUEUE_TYPE_MULTI, NULL, NULL, 0, 0, &queue));
+        CHECK(queue && queue->base_address && queue->size == 64 && hsa_queue_load_read_index_relaxed(queue) == 0);
+        if (!queue)
+            return data;
+        hsa_signal_t none = {0};
+        publish(queue, hsa_queue_add_write_index_relaxed(queue, 1), BARRIER_AND, none, done);
+        hsa_signal_store_screlease(queue->doorbell_signal, 0);
+        CHECK(hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, 5000000000, HSA_WAIT_STATE_BLOCKED) == 0);
+        OK(hsa_queue_destroy(queue));
+        OK(hsa_signal_destroy(done));
+    }
+    return data;
+}
+
 static void queues(void) {
     hsa_queue_t *queue = NULL;
     OK(hsa_queue_create(gpu, 128, HSA_QUEUE_TYPE_MULTI, NULL, NULL, UINT32_MAX, UINT32_MAX, &queue));
@@ -1055,6 +1113,19 @@ static void executables(void) {
     OK(hsa_executable_get_symbol_by_name(executable, "add_one.kd", &gpu, &same));
     CHECK(symbol.handle && symbol.handle == same.handle);
     report("a kernel has one symbol");
+    hsa_executable_symbol_t named = {0};
+    uint64_t variable = 0;
+    unsigned word = 0;
+    OK(hsa_executable_get_symbol_by_name(executable, "variable", &gpu, &named));
+    OK(hsa_executable_symbol_get_info(named, HSA_EXECUTABLE_SYMBOL_INFO_VARIABLE_ADDRESS, &variable));
+    OK(hsa_memory_copy(&word, (void *)variable, sizeof word));
+    CHECK(word == 7);
+    word = 9;
+    OK(hsa_memory_copy((void *)variable, &word, sizeof word));
+    word = 0;
+    OK(hsa_memory_copy(&word, (void *)variable, sizeof word));
+    CHECK(word == 9);
+    report("a variable is copied");
     STATUS(HSA_STATUS_ERROR_INVALID_SYMBOL_NAME, hsa_executable_get_symbol_by_name(executable, "nobody", &gpu, &same));
     report("nobody has none");
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_executable_get_symbol_by_name(executable, NULL, &gpu, &same));
@@ -1136,6 +1207,12 @@ static void executables(void) {
 
 // ---- handles of nobody's
 
+static void *end_later(void *signal) {
+    usleep(20000);
+    hsa_signal_store_screlease(*(hsa_signal_t *)signal, 0);
+    return NULL;
+}
+
 static void hostile(void) {
     static const uint64_t handles[] = {0, 1, 7, 64, 4096, 0xdeadbeef, UINT64_MAX, UINT64_MAX - 63, 1ull << 47,
                                        0x5a01000000000077, 0x5a08000000100000};
@@ -1215,6 +1292,28 @@ static void hostile(void) {
     OK(hsa_queue_destroy(queue));
     OK(hsa_signal_destroy(done));
     report("garbage in a ring");
+    // The program's own memory, which is not locked, behind a signal that a thread stores.
+    hsa_signal_t first = {0};
+    pthread_t thread;
+    OK(hsa_signal_create(1, 0, NULL, &done));
+    OK(hsa_signal_create(1, 0, NULL, &first));
+    OK(hsa_amd_memory_pool_allocate(vram, 4096, 0, &memory));
+    static char own[4096];
+    OK(hsa_amd_memory_async_copy(memory, gpu, own, cpu, sizeof own, 1, &first, done));
+    pthread_create(&thread, NULL, end_later, &first);
+    CHECK(hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, 2000000000, HSA_WAIT_STATE_BLOCKED) == 0);
+    pthread_join(thread, NULL);
+    OK(hsa_amd_memory_pool_free(memory));
+    OK(hsa_signal_destroy(first));
+    OK(hsa_signal_destroy(done));
+    report("a copy of memory that is not locked, behind a signal");
+    // AMD's runtime takes a tenth of a second for each queue.
+    pthread_t threads[4];
+    for (unsigned i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, churn_queues, NULL);
+    for (unsigned i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    report("threads make and destroy queues at the same time");
 }
 
 int main(int count, char **arguments) {
