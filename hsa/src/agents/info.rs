@@ -183,7 +183,10 @@ fn of_gpu(
             answer.put(properties.capability >> REVISION_SHIFT & REVISION_MASK)
         }
         HSA_AMD_AGENT_INFO_SVM_DIRECT_HOST_ACCESS => answer.put(false),
-        agent_info::MEMORY_AVAIL => answer.put(agent.vram_available().map_err(crate::memory::status_of)?),
+        agent_info::MEMORY_AVAIL => {
+            let available = agent.vram_available().map_err(crate::memory::status_of)?;
+            answer.put(available + instance.memory.unused())
+        }
         agent_info::TIMESTAMP_FREQUENCY => answer.put(instance.clocks.frequency(agent.index())),
         agent_info::ASIC_FAMILY_ID => answer.put(0_u32),
         agent_info::UCODE_VERSION => answer.put(properties.fw_version & FIRMWARE),

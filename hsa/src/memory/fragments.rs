@@ -98,6 +98,12 @@ impl Fragments {
         }
     }
 
+    /// Bytes of chunks that are of no fragment.
+    pub fn unused(&self) -> u64 {
+        let pages = |chunk: &Chunk| chunk.pages.0.iter().filter(|is_used| !**is_used).count() as u64;
+        self.0.lock().iter().map(pages).sum::<u64>() * PAGE
+    }
+
     pub fn clear(&self) {
         self.0.lock().clear();
     }

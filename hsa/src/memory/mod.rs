@@ -242,6 +242,11 @@ impl Memory {
         }
     }
 
+    /// Bytes that are allocated of the driver and not by the program.
+    pub fn unused(&self) -> u64 {
+        self.fragments.unused()
+    }
+
     /// Forgets a block that is somebody else's.
     pub fn forget(&self, base: u64) {
         self.blocks.write().remove(&base);
