@@ -11,7 +11,8 @@ use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
-use crate::context::memory::{guard, window};
+use crate::context::memory::guard;
+use crate::context::memory::window::{self, READ_WRITE};
 use crate::context::registry::state::{AgentIndex, BoKind, BoRole};
 use crate::context::registry::{Bo, KernelBo};
 
@@ -50,8 +51,6 @@ pub mod flags {
     /// Code objects: globals are written, code is fetched.
     pub const EXECUTABLE: u32 = KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
 }
-
-const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 impl Device {
     /// Makes the object of an entry: allocates it, maps it to the agents it names and, if it is to be, for the CPU.

@@ -10,17 +10,15 @@
 
 use std::os::fd::AsFd;
 
-use kfd::{GemHandle, ProtFlags, Render, VaAccess, VaRange};
+use kfd::{GemHandle, Render, VaAccess, VaRange};
 use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
-use crate::context::memory::window;
+use crate::context::memory::window::{self, READ_WRITE};
 use crate::context::registry::maps::MapEntry;
 use crate::context::registry::state::{Access, AgentIndex, MapState};
 use crate::context::registry::{Bo, Gem};
-
-const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 /// First KFD interface whose address spaces take GEM_VA.
 const MIN_KFD_MINOR_GEM_VA: u32 = 15;

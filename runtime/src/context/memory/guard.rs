@@ -24,7 +24,7 @@ use nix::unistd::gettid;
 use parking_lot::Mutex;
 use queues::words::size;
 
-use crate::context::memory::window::{self, WindowError};
+use crate::context::memory::window::{self, READ_WRITE, WindowError};
 use crate::context::registry::Registry;
 use crate::context::registry::arena::{PAGE, Window};
 use crate::context::registry::state::BoRole;
@@ -45,6 +45,8 @@ static FROM: AtomicU64 = AtomicU64::new(0);
 static TO: AtomicU64 = AtomicU64::new(0);
 /// Threads that are not held back.
 static OWN_THREADS: [AtomicI32; OWN] = [const { AtomicI32::new(0) }; OWN];
+/// What the CPU may do with memory while threads are held back that would store to it.
+pub const SHOWN: ProtFlags = ProtFlags::PROT_READ;
 /// What handled SIGSEGV before.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
@@ -102,8 +104,6 @@ fn set_rights(va: u64, bytes: u64, rights: ProtFlags) -> Result<(), Errno> {
     unsafe { mprotect(at.ok_or(Errno::EINVAL)?, size(bytes), rights) }
 }
 
-const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
-
 impl Guard {
     /// Has this context's memory guarded from the next lock on.
     pub fn enable(&self) {
@@ -127,7 +127,7 @@ impl Guard {
         TO.store(window.base + window.bytes, Ordering::Relaxed);
         install()?;
         HELD.store(true, Ordering::SeqCst);
-        protect(registry, ProtFlags::PROT_READ).inspect_err(|_| {
+        protect(registry, SHOWN).inspect_err(|_| {
             if let Err(errno) = self.release(registry) {
                 tracing::error!(target: "checkpoint", %errno, "memory stays protected");
             }
@@ -178,9 +178,6 @@ impl Guard {
         }
     }
 }
-
-/// What the CPU may do with memory that is shown while threads are held back.
-pub const SHOWN: ProtFlags = ProtFlags::PROT_READ;
 
 fn now() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

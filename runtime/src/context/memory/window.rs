@@ -16,6 +16,9 @@ use queues::words::size;
 
 use crate::context::registry::arena::{WINDOW_BASE, WINDOW_BYTES, WINDOWS, Window};
 
+/// What the CPU may do with memory that is mapped in the window.
+pub const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
 /// Why no window could be reserved.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -51,13 +51,6 @@ pub struct Bo {
     pub aside: Option<u64>,
 }
 
-impl Bo {
-    /// Where the CPU has it, if it has.
-    pub fn cpu_va(&self) -> u64 {
-        self.aside.unwrap_or(self.state.va)
-    }
-}
-
 /// A registered event.
 #[derive(Debug)]
 pub struct Event {
@@ -112,6 +105,11 @@ impl Bo {
     /// An entry the driver does not know yet.
     pub fn new(state: BoState) -> Self {
         Bo { state, kernel: None, file: None, gems: Vec::new(), aside: None }
+    }
+
+    /// Where the CPU has it, if it has.
+    pub fn cpu_va(&self) -> u64 {
+        self.aside.unwrap_or(self.state.va)
     }
 }
 

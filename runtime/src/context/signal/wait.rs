@@ -117,8 +117,7 @@ pub(crate) fn wait_signals(
     let start = Instant::now();
     let mut failures = 0;
     let looks = (SPINS / count(all.len().max(1))).max(1);
-    let is_silent = |awaited: &Awaited<'_>| awaited.signal.event.is_none();
-    let silent = all.iter().any(is_silent);
+    let is_silent = all.iter().any(|awaited| awaited.signal.event.is_none());
     loop {
         let pass = context.gate.enter()?;
         for _ in 0..looks {
@@ -140,7 +139,7 @@ pub(crate) fn wait_signals(
             WaitMode::Auto => waited < AUTO_SPIN,
             WaitMode::Blocked => false,
         };
-        if busy || silent {
+        if busy || is_silent {
             drop(pass);
             match busy {
                 true => std::thread::yield_now(),
@@ -183,21 +182,21 @@ fn sleep(context: &Context, pass: Pass<'_>, all: &[Awaited<'_>], limit: Duration
     let wake = context.wake_event(&pass);
     let events = distinct_events(all);
     let _sleepers: Vec<Sleeper<'_>> = events.iter().map(|event| Sleeper::announce(event)).collect();
-    let ages: Vec<u64> = events.iter().map(|event| event.age.load(Ordering::Acquire)).collect();
-    let ids = events.iter().map(|event| event.id.load(Ordering::Relaxed));
-    let mut newest: Vec<(u32, u64)> = ids.zip(ages.iter().copied()).collect();
+    let known = |event: &&EventLive| (event.id.load(Ordering::Relaxed), event.age.load(Ordering::Acquire));
+    let before: Vec<(u32, u64)> = events.iter().map(known).collect();
     // After the ages were read: a completion from here on makes the wait return at once.
     if first_met(all).is_some() || all.iter().any(|awaited| awaited.signal.fault().is_some()) {
         return Ok(());
     }
     drop(pass);
-    let result = device.sleep_on(&mut newest, wake, limit);
+    let mut after = before.clone();
+    let result = device.sleep_on(&mut after, wake, limit);
     // Free the device before anything else: whoever wants to let it go waits for that.
     drop(device);
     result?;
-    for ((event, (_, newest)), age) in events.iter().zip(newest).zip(ages) {
-        if newest != age {
-            event.age.store(newest, Ordering::Release);
+    for (event, (before, after)) in events.iter().zip(before.into_iter().zip(after)) {
+        if after != before {
+            event.age.store(after.1, Ordering::Release);
         }
     }
     Ok(())
