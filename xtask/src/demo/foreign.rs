@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use stasis_plot::{Axis, Chart, Figure, Mark, Series, Size, Span};
 
-use super::{DemoArgs, exists, fresh_directory, number, stasis, wait_until};
+use super::{DemoArgs, exists, follow, fresh_directory, number, stasis, wait_until};
 use crate::setup::Installed;
 use crate::workspace::{self, BuiltForeign};
 
@@ -56,16 +56,8 @@ impl Run {
 
     /// Waits until so many steps are done, or all.
     fn follow(&self, until: usize, alive: &mut dyn FnMut() -> bool) -> Result<()> {
-        let begun = std::time::Instant::now();
-        loop {
-            let was_alive = alive();
-            if self.is_done() || until < STEPS && self.steps()?.len() >= until {
-                return Ok(());
-            }
-            ensure!(was_alive, "The training ended early, see {}", self.log.display());
-            ensure!(begun.elapsed() < PATIENCE, "The training does not go on, see {}", self.log.display());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let reached = || Ok(self.is_done() || until < STEPS && self.steps()?.len() >= until);
+        follow(&self.log, PATIENCE, alive, reached)
     }
 }
 

@@ -5,11 +5,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{DemoArgs, exists, fresh_directory, number, stasis, wait_until};
+use super::{DemoArgs, exists, follow, fresh_directory, number, stasis, wait_until};
 use crate::setup::Installed;
 use crate::workspace::{self, BuiltHsa};
 
@@ -53,17 +53,9 @@ fn steps(log: &Path) -> Result<Vec<String>> {
     Ok(whole.lines().filter(|line| line.starts_with("step ")).map(str::to_owned).collect())
 }
 
-fn follow(log: &Path, until: usize, alive: &mut dyn FnMut() -> bool) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let was_alive = alive();
-        if steps(log)?.len() >= until {
-            return Ok(());
-        }
-        ensure!(was_alive, "The program ended early, see {}", log.display());
-        ensure!(begun.elapsed() < PATIENCE, "The program does not go on, see {}", log.display());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+/// Waits until so many steps are printed.
+fn follow_steps(log: &Path, until: usize, alive: &mut dyn FnMut() -> bool) -> Result<()> {
+    follow(log, PATIENCE, alive, || Ok(steps(log)?.len() >= until))
 }
 
 /// Runs the demo; the last line it prints is the verdict.
@@ -74,14 +66,14 @@ pub(super) fn run(args: &DemoArgs, built: &BuiltHsa, installed: &Installed) -> R
 
     println!("\n1. A HIP program on {}: {STEPS} steps", built.library.display());
     let mut child = start(built, &program, &plain)?;
-    follow(&plain, STEPS, &mut || matches!(child.try_wait(), Ok(None)))?;
+    follow_steps(&plain, STEPS, &mut || matches!(child.try_wait(), Ok(None)))?;
     ensure!(child.wait()?.success(), "The program failed, see {}", plain.display());
     let expected = steps(&plain)?;
     println!("   {}", expected.last().context("no step")?);
 
     println!("2. The same again, frozen in the middle of its loop");
     let mut child = start(built, &program, &frozen)?;
-    follow(&frozen, STEPS / 3, &mut || matches!(child.try_wait(), Ok(None)))?;
+    follow_steps(&frozen, STEPS / 3, &mut || matches!(child.try_wait(), Ok(None)))?;
     let (pid, image_text) = (child.id(), image.to_string_lossy().into_owned());
     let checkpoint = stasis(&built.stasis, installed, &["checkpoint", &pid.to_string(), &image_text])?;
     child.wait()?;
@@ -92,7 +84,7 @@ pub(super) fn run(args: &DemoArgs, built: &BuiltHsa, installed: &Installed) -> R
     println!("3. Thawed");
     let restore = stasis(&built.stasis, installed, &["restore", &image_text])?;
     println!("   process {pid}: {}", if exists(pid) { "runs" } else { "has ended" });
-    follow(&frozen, STEPS, &mut || exists(pid))?;
+    follow_steps(&frozen, STEPS, &mut || exists(pid))?;
     wait_until("the end of the thawed process", Duration::from_secs(20), || !exists(pid))?;
 
     println!("4. Comparing what it printed with the uninterrupted run");

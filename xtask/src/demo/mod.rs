@@ -125,6 +125,26 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// Waits until a program has come as far as `reached` says, and lives and goes on meanwhile.
+fn follow(
+    log: &Path,
+    patience: Duration,
+    alive: &mut dyn FnMut() -> bool,
+    reached: impl Fn() -> Result<bool>,
+) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        // Before the look at what it has done: it may end in between.
+        let was_alive = alive();
+        if reached()? {
+            return Ok(());
+        }
+        ensure!(was_alive, "The program ended early, see {}", log.display());
+        ensure!(Instant::now() < deadline, "The program does not go on, see {}", log.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 fn wait_until(what: &str, patience: Duration, mut held: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !held() {
