@@ -8,6 +8,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 pub use hsa_sys::Status;
 
@@ -87,6 +88,24 @@ macro_rules! export {
     };
 }
 pub(crate) use export;
+
+/// A pointer of the program's, which is given back to its functions only.
+#[derive(Clone, Copy, Debug)]
+pub struct Data(pub *mut c_void);
+
+// SAFETY: nothing is done with it but giving it back.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
+
+/// The order of a compare-exchange that changes nothing, for the order of one that does.
+pub fn unchanged(order: Ordering) -> Ordering {
+    match order {
+        Ordering::Relaxed | Ordering::Release => Ordering::Relaxed,
+        Ordering::AcqRel | Ordering::Acquire => Ordering::Acquire,
+        _ => Ordering::SeqCst,
+    }
+}
 
 /// Where a function puts what it made.
 #[derive(Clone, Copy, Debug)]

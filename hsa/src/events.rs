@@ -8,20 +8,17 @@ use parking_lot::Mutex;
 use stasis::QueueFault;
 
 use crate::abi::declared::*;
-use crate::abi::{ERROR, INVALID_ARGUMENT, export};
+use crate::abi::{Data, ERROR, INVALID_ARGUMENT, export};
 use crate::agents::Agents;
-use crate::instance::{Instance, instance};
+use crate::instance::instance;
 
 type Function = unsafe extern "C" fn(*const hsa_amd_event_t, *mut c_void) -> hsa_status_t;
 
 #[derive(Clone, Copy, Debug)]
 struct Handler {
     function: Function,
-    data: *mut c_void,
+    data: Data,
 }
-
-// SAFETY: the pointer is given back to the program only.
-unsafe impl Send for Handler {}
 
 /// The program's handler.
 #[derive(Debug, Default)]
@@ -39,7 +36,7 @@ impl Events {
     }
 
     /// Tells of a memory fault; whether the handler has taken it.
-    pub fn memory_fault(&self, _instance: &Instance, agent: usize, fault: &QueueFault) -> bool {
+    pub fn memory_fault(&self, agent: usize, fault: &QueueFault) -> bool {
         let (Some(memory), Some(handler)) = (&fault.memory, *self.handler.lock()) else { return false };
         let mut reasons = 0;
         for (is_so, reason) in [
@@ -60,7 +57,7 @@ impl Events {
             },
         };
         // SAFETY: the program's function, with what it gave for it; the event lives as long as the call.
-        unsafe { (handler.function)(&raw const event, handler.data) == HSA_STATUS_SUCCESS }
+        unsafe { (handler.function)(&raw const event, handler.data.0) == HSA_STATUS_SUCCESS }
     }
 }
 
@@ -73,7 +70,7 @@ export! {
         if handler.is_some() {
             return Err(ERROR);
         }
-        *handler = Some(Handler { function, data });
+        *handler = Some(Handler { function, data: Data(data) });
         Ok(())
     }
 }

@@ -6,12 +6,43 @@
 use std::ffi::c_void;
 
 use crate::abi::declared::*;
-use crate::abi::{Answer, INVALID_ARGUMENT, Out, Status, export};
+use crate::abi::{Answer, INVALID_ARGUMENT, Out, Outcome, Status, export};
 use crate::agents;
 use crate::instance::instance;
 
 const NO_FORMAT: Status = Status(HSA_EXT_STATUS_ERROR_IMAGE_FORMAT_UNSUPPORTED);
 const NO_SAMPLER: Status = Status(HSA_EXT_STATUS_ERROR_SAMPLER_DESCRIPTOR_UNSUPPORTED);
+
+/// Says that an agent can do nothing with images of a format.
+///
+/// # Safety
+/// `mask` is null or the program's.
+unsafe fn no_capability(
+    agent: hsa_agent_t,
+    format: *const hsa_ext_image_format_t,
+    mask: *mut u32,
+) -> Outcome {
+    instance()?.agents.gpu(agent)?;
+    // SAFETY: by contract.
+    let out = unsafe { Out::new(mask) }?;
+    if format.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    out.put(0);
+    Ok(())
+}
+
+/// Refuses what is to be made of a descriptor.
+fn refuse<D, M>(agent: hsa_agent_t, descriptor: *const D, made: *mut M, status: Status) -> Outcome {
+    instance()?.agents.gpu(agent)?;
+    if descriptor.is_null() || made.is_null() { Err(INVALID_ARGUMENT) } else { Err(status) }
+}
+
+/// Refuses a handle of an image or a sampler: there are none.
+fn nobodys(agent: hsa_agent_t) -> Outcome {
+    instance()?.agents.gpu(agent)?;
+    Err(INVALID_ARGUMENT)
+}
 
 export! {
     /// What an agent can do with images of a format: nothing.
@@ -21,14 +52,8 @@ export! {
         image_format: *const hsa_ext_image_format_t,
         capability_mask: *mut u32,
     ) {
-        agents::gpu_of(instance()?, agent)?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(capability_mask) }?;
-        if image_format.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        out.put(0);
-        Ok(())
+        unsafe { no_capability(agent, image_format, capability_mask) }
     }
 
     /// What an agent can do with images of a format and layout: nothing.
@@ -39,14 +64,8 @@ export! {
         _image_data_layout: hsa_ext_image_data_layout_t,
         capability_mask: *mut u32,
     ) {
-        agents::gpu_of(instance()?, agent)?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(capability_mask) }?;
-        if image_format.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        out.put(0);
-        Ok(())
+        unsafe { no_capability(agent, image_format, capability_mask) }
     }
 
     /// The memory that an image needs: refused.
@@ -56,8 +75,7 @@ export! {
         _access_permission: hsa_access_permission_t,
         image_data_info: *mut hsa_ext_image_data_info_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        if image_descriptor.is_null() || image_data_info.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+        refuse(agent, image_descriptor, image_data_info, NO_FORMAT)
     }
 
     /// The memory that an image of a layout needs: refused.
@@ -70,8 +88,7 @@ export! {
         _image_data_slice_pitch: usize,
         image_data_info: *mut hsa_ext_image_data_info_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        if image_descriptor.is_null() || image_data_info.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+        refuse(agent, image_descriptor, image_data_info, NO_FORMAT)
     }
 
     /// Makes an image: refused.
@@ -82,8 +99,7 @@ export! {
         _access_permission: hsa_access_permission_t,
         image: *mut hsa_ext_image_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        if image_descriptor.is_null() || image.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+        refuse(agent, image_descriptor, image, NO_FORMAT)
     }
 
     /// Makes an image of a layout: refused.
@@ -97,8 +113,7 @@ export! {
         _image_data_slice_pitch: usize,
         image: *mut hsa_ext_image_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        if image_descriptor.is_null() || image.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+        refuse(agent, image_descriptor, image, NO_FORMAT)
     }
 
     /// Makes an image of the hardware's layout: refused.
@@ -110,8 +125,7 @@ export! {
         _access_permission: hsa_access_permission_t,
         image: *mut hsa_ext_image_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        if image_descriptor.is_null() || image.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_FORMAT) }
+        refuse(agent, image_descriptor, image, NO_FORMAT)
     }
 
     /// Destroys an image, of which there is none.
@@ -119,8 +133,7 @@ export! {
         agent: hsa_agent_t,
         _image: hsa_ext_image_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        Err(INVALID_ARGUMENT)
+        nobodys(agent)
     }
 
     /// Copies between images, of which there are none.
@@ -132,8 +145,7 @@ export! {
         _dst_offset: *const hsa_dim3_t,
         _range: *const hsa_dim3_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        Err(INVALID_ARGUMENT)
+        nobodys(agent)
     }
 
     /// Copies into an image, of which there is none.
@@ -145,8 +157,7 @@ export! {
         _dst_image: hsa_ext_image_t,
         _image_region: *const hsa_ext_image_region_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        Err(INVALID_ARGUMENT)
+        nobodys(agent)
     }
 
     /// Copies out of an image, of which there is none.
@@ -158,8 +169,7 @@ export! {
         _dst_slice_pitch: usize,
         _image_region: *const hsa_ext_image_region_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        Err(INVALID_ARGUMENT)
+        nobodys(agent)
     }
 
     /// Fills an image, of which there is none.
@@ -169,8 +179,7 @@ export! {
         _data: *const c_void,
         _image_region: *const hsa_ext_image_region_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        Err(INVALID_ARGUMENT)
+        nobodys(agent)
     }
 
     /// Destroys a sampler, of which there is none.
@@ -178,8 +187,7 @@ export! {
         agent: hsa_agent_t,
         _sampler: hsa_ext_sampler_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        Err(INVALID_ARGUMENT)
+        nobodys(agent)
     }
 
     /// Makes a sampler: refused.
@@ -188,8 +196,7 @@ export! {
         sampler_descriptor: *const hsa_ext_sampler_descriptor_t,
         sampler: *mut hsa_ext_sampler_t,
     ) {
-        agents::gpu_of(instance()?, agent)?;
-        if sampler_descriptor.is_null() || sampler.is_null() { Err(INVALID_ARGUMENT) } else { Err(NO_SAMPLER) }
+        refuse(agent, sampler_descriptor, sampler, NO_SAMPLER)
     }
 
     /// The largest image of an agent.
@@ -198,7 +205,7 @@ export! {
         attribute: hsa_agent_info_t,
         value: *mut c_void,
     ) {
-        agents::gpu_of(instance()?, agent)?;
+        instance()?.agents.gpu(agent)?;
         // SAFETY: the caller's, by the header.
         let answer = unsafe { Answer::new(value) }?;
         match attribute {

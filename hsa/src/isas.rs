@@ -8,7 +8,7 @@ use queues::words::count;
 
 use crate::abi::declared::*;
 use crate::abi::{Answer, INVALID_ARGUMENT, Out, Outcome, Status, each, export, string};
-use crate::agents::Device;
+use crate::agents::{Device, MAX_FBARRIERS, MAX_WORKGROUP};
 use crate::handles::{Kind, fixed, number};
 use crate::instance::{Instance, instance};
 
@@ -16,7 +16,6 @@ const INVALID_ISA: Status = Status(HSA_STATUS_ERROR_INVALID_ISA);
 /// Wave sizes that an instruction set may have, of which handles are made.
 const SIZES: usize = 4;
 const PREFIX: &str = "amdgcn-amd-amdhsa--";
-const MAX_WORKGROUP: u16 = 1024;
 
 /// The name of a GPU's instruction set, its settings included.
 fn name(agent: &stasis::Agent) -> String {
@@ -77,7 +76,7 @@ fn put_attribute(agent: &stasis::Agent, attribute: hsa_isa_info_t, answer: Answe
         HSA_ISA_INFO_WORKGROUP_MAX_SIZE => answer.put(u32::from(MAX_WORKGROUP)),
         HSA_ISA_INFO_GRID_MAX_DIM => answer.put([u32::MAX; 3]),
         HSA_ISA_INFO_GRID_MAX_SIZE => answer.put(u64::MAX),
-        HSA_ISA_INFO_FBARRIER_MAX_SIZE => answer.put(32_u32),
+        HSA_ISA_INFO_FBARRIER_MAX_SIZE => answer.put(MAX_FBARRIERS),
         _ => Err(INVALID_ARGUMENT),
     }
 }

@@ -125,7 +125,7 @@ export! {
         time: *mut hsa_amd_profiling_dispatch_time_t,
     ) {
         let instance = instance()?;
-        let agent = instance.agents.get(agent)?.gpu()?;
+        let agent = instance.agents.gpu(agent)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(time) }?;
         let (start, end) = times(instance, agent, signal)?;
@@ -160,7 +160,7 @@ export! {
         system_tick: *mut u64,
     ) {
         let instance = instance()?;
-        let agent = instance.agents.get(agent)?.gpu()?;
+        let agent = instance.agents.gpu(agent)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(system_tick) }?;
         out.put(instance.clocks.relation(agent).ok_or(ERROR)?.convert(agent_tick));
@@ -169,13 +169,13 @@ export! {
 
     /// Performance counters in a stream: not offered.
     fn hsa_amd_spm_acquire(preferred_agent: hsa_agent_t) {
-        instance()?.agents.get(preferred_agent)?.gpu()?;
+        instance()?.agents.gpu(preferred_agent)?;
         Err(NOT_SUPPORTED)
     }
 
     /// Ends what `hsa_amd_spm_acquire` began.
     fn hsa_amd_spm_release(preferred_agent: hsa_agent_t) {
-        instance()?.agents.get(preferred_agent)?.gpu()?;
+        instance()?.agents.gpu(preferred_agent)?;
         Err(NOT_SUPPORTED)
     }
 
@@ -188,7 +188,7 @@ export! {
         _dest: *mut std::ffi::c_void,
         _is_data_loss: *mut bool,
     ) {
-        instance()?.agents.get(preferred_agent)?.gpu()?;
+        instance()?.agents.gpu(preferred_agent)?;
         Err(NOT_SUPPORTED)
     }
 }

@@ -32,7 +32,7 @@ fn levels(device: &Device) -> Vec<Level> {
         .filter_map(|cache| Some((u8::try_from(cache.level).ok()?, cache.size)))
         .collect();
     if let (Device::Host { .. }, true) = (device, found.is_empty()) {
-        found = host::caches();
+        found = host::caches().to_vec();
     }
     // Of several of a level the first in the topology: a GPU's vector caches come before the scalar ones.
     found.sort_by_key(|(level, _)| *level);

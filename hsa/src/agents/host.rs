@@ -2,6 +2,7 @@
 //! What Linux says of the host's processors.
 
 use std::fs;
+use std::sync::OnceLock;
 
 /// The processor's name, of `/proc/cpuinfo`.
 pub fn name() -> String {
@@ -11,8 +12,13 @@ pub fn name() -> String {
     name.unwrap_or("CPU").to_owned()
 }
 
-/// Level and KiB of the first processor's data caches.
-pub fn caches() -> Vec<(u8, u32)> {
+/// Level and KiB of the first processor's data caches, read once.
+pub fn caches() -> &'static [(u8, u32)] {
+    static CACHES: OnceLock<Vec<(u8, u32)>> = OnceLock::new();
+    CACHES.get_or_init(read_caches)
+}
+
+fn read_caches() -> Vec<(u8, u32)> {
     let read = |index: u32, file: &str| {
         fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}")).ok()
     };

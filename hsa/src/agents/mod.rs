@@ -6,7 +6,7 @@ mod caches;
 mod host;
 mod info;
 
-pub use self::info::image_limits;
+pub use self::info::{MAX_FBARRIERS, MAX_WORKGROUP, image_limits};
 
 use std::ffi::c_void;
 
@@ -16,7 +16,7 @@ use stasis::Runtime;
 use crate::abi::declared::*;
 use crate::abi::{Answer, INVALID_AGENT, INVALID_ARGUMENT, Out, Outcome, each, export};
 use crate::handles::{Kind, fixed, number};
-use crate::instance::{Instance, instance};
+use crate::instance::instance;
 use crate::system;
 
 /// What an agent is.
@@ -74,6 +74,14 @@ impl Agents {
     /// [`INVALID_AGENT`].
     pub fn get(&self, agent: hsa_agent_t) -> Outcome<&Device> {
         self.index(agent).map(|index| &self.devices[index])
+    }
+
+    /// The GPU of a handle.
+    ///
+    /// # Errors
+    /// [`INVALID_AGENT`].
+    pub fn gpu(&self, agent: hsa_agent_t) -> Outcome<&stasis::Agent> {
+        self.get(agent)?.gpu()
     }
 
     /// The position of a handle's agent.
@@ -196,14 +204,14 @@ export! {
 
     /// The limit from which on a dispatch's scratch is not kept. Scratch is kept as long as the queue is.
     fn hsa_amd_agent_set_async_scratch_limit(agent: hsa_agent_t, _threshold: usize) {
-        instance()?.agents.get(agent)?.gpu()?;
+        instance()?.agents.gpu(agent)?;
         // As AMD's runtime answers for agents that cannot take scratch back.
         Err(INVALID_ARGUMENT)
     }
 
     /// The coherency of an agent's fine-grained memory, which is always kept.
     fn hsa_amd_coherency_get_type(agent: hsa_agent_t, coherency: *mut hsa_amd_coherency_type_t) {
-        instance()?.agents.get(agent)?.gpu()?;
+        instance()?.agents.gpu(agent)?;
         // SAFETY: the caller's, by the header.
         unsafe { Out::new(coherency) }?.put(HSA_AMD_COHERENCY_TYPE_COHERENT);
         Ok(())
@@ -211,7 +219,7 @@ export! {
 
     /// Succeeds, as on every device since Kaveri.
     fn hsa_amd_coherency_set_type(agent: hsa_agent_t, coherency: hsa_amd_coherency_type_t) {
-        instance()?.agents.get(agent)?.gpu()?;
+        instance()?.agents.gpu(agent)?;
         match coherency {
             HSA_AMD_COHERENCY_TYPE_COHERENT | HSA_AMD_COHERENCY_TYPE_NONCOHERENT => Ok(()),
             _ => Err(INVALID_ARGUMENT),
@@ -222,12 +230,4 @@ export! {
 /// Whether agents have an extension: images, as far as asking for limits goes.
 fn is_supported(extension: u16) -> bool {
     hsa_extension_t::from(extension) == HSA_EXTENSION_IMAGES
-}
-
-/// The GPU of an agent's handle.
-///
-/// # Errors
-/// [`INVALID_AGENT`].
-pub fn gpu_of(instance: &Instance, agent: hsa_agent_t) -> Outcome<&stasis::Agent> {
-    instance.agents.get(agent)?.gpu()
 }

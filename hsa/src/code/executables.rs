@@ -70,7 +70,7 @@ fn load(
     reader: &Reader,
 ) -> Outcome<hsa_loaded_code_object_t> {
     let index = instance.agents.index(agent)?;
-    let gpu = instance.agents.get(agent)?.gpu()?;
+    let gpu = instance.agents.gpu(agent)?;
     let mut state = executable.state.lock();
     if state.frozen {
         return Err(FROZEN);

@@ -7,13 +7,25 @@ use std::ffi::{c_char, c_void};
 
 use super::{INVALID_CODE_OBJECT, readers};
 use crate::abi::declared::*;
-use crate::abi::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, OUT_OF_RESOURCES, Out, Status, export};
+use crate::abi::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, OUT_OF_RESOURCES, Out, Outcome, Status, export};
 use crate::instance::instance;
 
 /// What an attribute says of the version: text of 64 characters.
 const VERSION: usize = 64;
 
 type Alloc = unsafe extern "C" fn(usize, hsa_callback_data_t, *mut *mut c_void) -> hsa_status_t;
+
+/// Refuses a symbol of a code object.
+fn no_symbol(object: hsa_code_object_t, name: *const c_char, symbol: *mut hsa_code_symbol_t) -> Outcome {
+    instance()?.code.objects.get(object.handle).ok_or(INVALID_CODE_OBJECT)?;
+    if name.is_null() || symbol.is_null() { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
+}
+
+/// Refuses a handle of a program of the finalizer: there is none.
+fn no_program() -> Outcome {
+    instance()?;
+    Err(Status(HSA_EXT_STATUS_ERROR_INVALID_PROGRAM))
+}
 
 export! {
     /// Takes a code object in.
@@ -86,8 +98,7 @@ export! {
         symbol_name: *const c_char,
         symbol: *mut hsa_code_symbol_t,
     ) {
-        instance()?.code.objects.get(code_object.handle).ok_or(INVALID_CODE_OBJECT)?;
-        if symbol_name.is_null() || symbol.is_null() { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
+        no_symbol(code_object, symbol_name, symbol)
     }
 
     /// A symbol of a code object: refused.
@@ -97,8 +108,7 @@ export! {
         symbol_name: *const c_char,
         symbol: *mut hsa_code_symbol_t,
     ) {
-        instance()?.code.objects.get(code_object.handle).ok_or(INVALID_CODE_OBJECT)?;
-        if symbol_name.is_null() || symbol.is_null() { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
+        no_symbol(code_object, symbol_name, symbol)
     }
 
     /// An attribute of a symbol of a code object, of which there is none.
@@ -132,14 +142,12 @@ export! {
 
     /// Ends a program of the finalizer, of which there is none.
     fn hsa_ext_program_destroy(_program: hsa_ext_program_t) {
-        instance()?;
-        Err(Status(HSA_EXT_STATUS_ERROR_INVALID_PROGRAM))
+        no_program()
     }
 
     /// Adds to a program of the finalizer, of which there is none.
     fn hsa_ext_program_add_module(_program: hsa_ext_program_t, _module: hsa_ext_module_t) {
-        instance()?;
-        Err(Status(HSA_EXT_STATUS_ERROR_INVALID_PROGRAM))
+        no_program()
     }
 
     /// Lists the modules of a program of the finalizer, of which there is none.
@@ -148,8 +156,7 @@ export! {
         _callback: Option<unsafe extern "C" fn(hsa_ext_program_t, hsa_ext_module_t, *mut c_void) -> hsa_status_t>,
         _data: *mut c_void,
     ) {
-        instance()?;
-        Err(Status(HSA_EXT_STATUS_ERROR_INVALID_PROGRAM))
+        no_program()
     }
 
     /// An attribute of a program of the finalizer, of which there is none.
@@ -158,8 +165,7 @@ export! {
         _attribute: hsa_ext_program_info_t,
         _value: *mut c_void,
     ) {
-        instance()?;
-        Err(Status(HSA_EXT_STATUS_ERROR_INVALID_PROGRAM))
+        no_program()
     }
 
     /// Compiles a program of the finalizer, of which there is none.
@@ -172,7 +178,6 @@ export! {
         _code_object_type: hsa_code_object_type_t,
         _code_object: *mut hsa_code_object_t,
     ) {
-        instance()?;
-        Err(Status(HSA_EXT_STATUS_ERROR_INVALID_PROGRAM))
+        no_program()
     }
 }

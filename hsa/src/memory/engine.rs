@@ -23,6 +23,7 @@ use super::{address_of, pointer_to, status_of, transfer};
 use crate::abi::declared::*;
 use crate::abi::{ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
+use crate::pools::links::NO_ATOMICS_64;
 use crate::signals::Signal;
 use crate::signals::wait::wait_any;
 
@@ -30,8 +31,6 @@ use crate::signals::wait::wait_any;
 const RING_BYTES: u32 = 1 << 20;
 /// Dwords that are submitted together: few enough for any place of the ring, and a whole number of copies.
 const TOGETHER: usize = 7 * 256;
-/// A link's flag: no 64-bit atomics.
-const NO_ATOMICS_64: u32 = 1 << 3;
 
 /// Which way bytes go; each has a queue of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -129,24 +128,10 @@ fn agent_address(
         // A block that is too short is an error; none is the program's own memory.
         return if instance.memory.find(address).is_some() { Err(INVALID_ARGUMENT) } else { Ok(None) };
     };
-    if block.is_of_other_agent(mover) {
+    if block.owner(instance).is_some_and(|owner| owner != mover.index()) {
         block.buffer()?.allow(mover).map_err(status_of)?;
     }
     Ok(Some(block.base() + offset))
-}
-
-impl super::Block {
-    /// Whether it lies in the memory of a GPU that is not this one.
-    fn is_of_other_agent(&self, agent: &stasis::Agent) -> bool {
-        match self.origin {
-            super::Origin::Pool(pool) if !pool.place.is_host() => {
-                let instance = instance().ok();
-                let owner = instance.and_then(|instance| instance.agents.at(pool.agent)?.gpu().ok());
-                owner.is_some_and(|owner| owner.index() != agent.index())
-            }
-            _ => false,
-        }
-    }
 }
 
 /// What a copy engine is told for copies behind signals.
@@ -273,11 +258,39 @@ pub fn copy(
     })
 }
 
-fn whole(dst: *mut c_void, src: *const c_void, size: usize) -> Outcome<Piece> {
+/// All of a copy of the program's.
+///
+/// # Errors
+/// [`INVALID_ARGUMENT`] for null and for more bytes than an address space has.
+pub fn whole(dst: *mut c_void, src: *const c_void, size: usize) -> Outcome<Piece> {
     if dst.is_null() || src.is_null() || isize::try_from(size).is_err() {
         return Err(INVALID_ARGUMENT);
     }
     Ok(Piece { to: address_of(dst), from: address_of(src), bytes: size as u64 })
+}
+
+/// Checks an order for a copy between agents, and carries it out.
+///
+/// # Safety
+/// As for [`order`].
+unsafe fn ordered(
+    (dst, dst_agent): (*mut c_void, hsa_agent_t),
+    (src, src_agent): (*const c_void, hsa_agent_t),
+    size: usize,
+    (count, signals): (u32, *const hsa_signal_t),
+    done: hsa_signal_t,
+    engine: Option<hsa_amd_sdma_engine_id_t>,
+) -> Outcome {
+    let instance = instance()?;
+    let piece = whole(dst, src, size)?;
+    instance.agents.get(dst_agent)?;
+    instance.agents.get(src_agent)?;
+    if engine.is_some_and(|engine| !engine.is_power_of_two()) {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: by contract.
+    let order = unsafe { order(instance, count, signals, done) }?;
+    if size == 0 { Ok(()) } else { copy(instance, (dst_agent, src_agent), &[piece], order) }
 }
 
 export! {
@@ -292,13 +305,9 @@ export! {
         dep_signals: *const hsa_signal_t,
         completion_signal: hsa_signal_t,
     ) {
-        let instance = instance()?;
-        let piece = whole(dst, src, size)?;
-        instance.agents.get(dst_agent)?;
-        instance.agents.get(src_agent)?;
+        let (to, from, after) = ((dst, dst_agent), (src, src_agent), (num_dep_signals, dep_signals));
         // SAFETY: the caller's, by the header.
-        let order = unsafe { order(instance, num_dep_signals, dep_signals, completion_signal) }?;
-        if size == 0 { Ok(()) } else { copy(instance, (dst_agent, src_agent), &[piece], order) }
+        unsafe { ordered(to, from, size, after, completion_signal, None) }
     }
 
     /// The same by a copy engine that the program chooses; which of them is the driver's choice here.
@@ -314,16 +323,9 @@ export! {
         engine_id: hsa_amd_sdma_engine_id_t,
         _force_copy_on_sdma: bool,
     ) {
-        let instance = instance()?;
-        let piece = whole(dst, src, size)?;
-        instance.agents.get(dst_agent)?;
-        instance.agents.get(src_agent)?;
-        if !engine_id.is_power_of_two() {
-            return Err(INVALID_ARGUMENT);
-        }
+        let (to, from, after) = ((dst, dst_agent), (src, src_agent), (num_dep_signals, dep_signals));
         // SAFETY: the caller's, by the header.
-        let order = unsafe { order(instance, num_dep_signals, dep_signals, completion_signal) }?;
-        if size == 0 { Ok(()) } else { copy(instance, (dst_agent, src_agent), &[piece], order) }
+        unsafe { ordered(to, from, size, after, completion_signal, Some(engine_id)) }
     }
 
     /// Which copy engines are free: all that there are.
@@ -332,11 +334,8 @@ export! {
         src_agent: hsa_agent_t,
         engine_ids_mask: *mut u32,
     ) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(engine_ids_mask) }?;
-        out.put(engines(instance, dst_agent, src_agent)?);
-        Ok(())
+        unsafe { put_engines(dst_agent, src_agent, engine_ids_mask) }
     }
 
     /// Which copy engines suit best: all that there are.
@@ -345,17 +344,24 @@ export! {
         src_agent: hsa_agent_t,
         recommended_ids_mask: *mut u32,
     ) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(recommended_ids_mask) }?;
-        out.put(engines(instance, dst_agent, src_agent)?);
-        Ok(())
+        unsafe { put_engines(dst_agent, src_agent, recommended_ids_mask) }
     }
 }
 
-/// A bit for each copy engine of the GPU that moves bytes between two agents.
-fn engines(instance: &Instance, to: hsa_agent_t, from: hsa_agent_t) -> Outcome<u32> {
+/// Puts a bit for each copy engine of the GPU that moves bytes between two agents.
+///
+/// # Safety
+/// `mask` is null or the program's.
+unsafe fn put_engines(to: hsa_agent_t, from: hsa_agent_t, mask: *mut u32) -> Outcome {
+    let instance = instance()?;
+    // SAFETY: by contract.
+    let out = unsafe { Out::new(mask) }?;
     let (agent, _) = mover(instance, to, from)?.ok_or(INVALID_ARGUMENT)?;
     let count = agent.node().properties.num_sdma_engines.min(16);
-    if count == 0 { Err(OUT_OF_RESOURCES) } else { Ok((1 << count) - 1) }
+    if count == 0 {
+        return Err(OUT_OF_RESOURCES);
+    }
+    out.put((1 << count) - 1);
+    Ok(())
 }

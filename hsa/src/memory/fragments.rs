@@ -7,12 +7,10 @@
 use parking_lot::Mutex;
 use stasis::Buffer;
 
-use super::{Block, Origin};
+use super::{Block, Origin, PAGE};
 use crate::instance::Instance;
 use crate::pools::{Place, Pool};
 
-/// Bytes of a page, which fragments begin at.
-const PAGE: u64 = 4096;
 /// Pages of a chunk: 2 MiB, a large page of the GPU's.
 const PAGES: usize = 512;
 /// Pages of the largest fragment: what is larger is little of a chunk's use.

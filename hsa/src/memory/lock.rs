@@ -5,13 +5,11 @@
 use std::ffi::c_int;
 use std::ffi::c_void;
 
-use super::{Block, Locked, address_of, agents_of, pointer_to, status_of};
+use super::{Block, Locked, PAGE, address_of, agents_of, pointer_to, status_of};
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ALLOCATION, INVALID_ARGUMENT, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
 use crate::pools::Pool;
-
-const PAGE: u64 = 4096;
 
 /// Locks a range; its address for agents.
 fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]) -> Outcome<u64> {
@@ -65,6 +63,35 @@ fn unlock(instance: &Instance, address: u64) -> Outcome {
     Ok(())
 }
 
+/// Locks a range for agents of a list, in a pool of the host if one is named; puts its address for them.
+///
+/// # Safety
+/// Pointers are null or the program's, as the header says.
+unsafe fn lock_for(
+    instance: &Instance,
+    (host_ptr, size): (*mut c_void, usize),
+    (agents, count): (*mut hsa_agent_t, c_int),
+    pool: Option<hsa_amd_memory_pool_t>,
+    agent_ptr: *mut *mut c_void,
+) -> Outcome {
+    // SAFETY: by contract.
+    let out = unsafe { Out::new(agent_ptr) }?;
+    out.put(std::ptr::null_mut());
+    if host_ptr.is_null() || size == 0 || (agents.is_null() != (count == 0)) {
+        return Err(INVALID_ARGUMENT);
+    }
+    if let Some(pool) = pool
+        && !Pool::find(instance, pool)?.place.is_host()
+    {
+        return Err(INVALID_ARGUMENT);
+    }
+    let count = usize::try_from(count).map_err(|_| INVALID_ARGUMENT)?;
+    // SAFETY: by contract.
+    let agents = agents_of(instance, unsafe { slice(agents.cast_const(), count) }?)?;
+    out.put(pointer_to(lock(instance, address_of(host_ptr), size as u64, &agents)?));
+    Ok(())
+}
+
 export! {
     /// Lets agents, or all if none are named, access memory of the program's own.
     fn hsa_amd_memory_lock(
@@ -76,16 +103,7 @@ export! {
     ) {
         let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(agent_ptr) }?;
-        out.put(std::ptr::null_mut());
-        if host_ptr.is_null() || size == 0 || (agents.is_null() != (num_agent == 0)) {
-            return Err(INVALID_ARGUMENT);
-        }
-        let count = usize::try_from(num_agent).map_err(|_| INVALID_ARGUMENT)?;
-        // SAFETY: as above.
-        let agents = agents_of(instance, unsafe { slice(agents.cast_const(), count) }?)?;
-        out.put(pointer_to(lock(instance, address_of(host_ptr), size as u64, &agents)?));
-        Ok(())
+        unsafe { lock_for(instance, (host_ptr, size), (agents, num_agent), None, agent_ptr) }
     }
 
     /// The same with a pool of the host whose kind of coherence it is to have.
@@ -100,20 +118,7 @@ export! {
     ) {
         let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(agent_ptr) }?;
-        out.put(std::ptr::null_mut());
-        if host_ptr.is_null() || size == 0 || (agents.is_null() != (num_agent == 0)) {
-            return Err(INVALID_ARGUMENT);
-        }
-        let pool = Pool::find(instance, pool)?;
-        if !pool.place.is_host() {
-            return Err(INVALID_ARGUMENT);
-        }
-        let count = usize::try_from(num_agent).map_err(|_| INVALID_ARGUMENT)?;
-        // SAFETY: as above.
-        let agents = agents_of(instance, unsafe { slice(agents.cast_const(), count) }?)?;
-        out.put(pointer_to(lock(instance, address_of(host_ptr), size as u64, &agents)?));
-        Ok(())
+        unsafe { lock_for(instance, (host_ptr, size), (agents, num_agent), Some(pool), agent_ptr) }
     }
 
     /// Takes a lock back.

@@ -29,11 +29,14 @@ use self::fragments::Fragments;
 use self::vmem::Ranges;
 use crate::abi::declared::*;
 use crate::abi::{
-    ERROR, INVALID_ALLOCATION, INVALID_ARGUMENT, OUT_OF_RESOURCES, Out, Outcome, Status, export, slice,
+    Data, ERROR, INVALID_ALLOCATION, INVALID_ARGUMENT, OUT_OF_RESOURCES, Out, Outcome, Status, export, slice,
 };
 use crate::code::Loaded;
 use crate::instance::{Instance, instance};
 use crate::pools::Pool;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// Called when memory is freed: AMD's `hsa_amd_deallocation_callback_t`.
 pub type Deallocation = unsafe extern "C" fn(*mut c_void, *mut c_void);
@@ -73,11 +76,8 @@ pub struct Block {
 #[derive(Clone, Copy, Debug)]
 struct Callback {
     function: Deallocation,
-    data: *mut c_void,
+    data: Data,
 }
-
-// SAFETY: the pointer is the program's, and is given back to it only.
-unsafe impl Send for Callback {}
 
 impl Block {
     pub fn new(buffer: Buffer, origin: Origin) -> Self {
@@ -137,6 +137,14 @@ impl Block {
     pub fn place(&self, offset: u64) -> Outcome<(&Buffer, u64)> {
         let buffer = self.buffer()?;
         Ok((buffer, self.base - buffer.va() + offset))
+    }
+
+    /// The GPU of whose memory it is, by its index in the runtime; `None` for the host's, and for what is no pool's.
+    fn owner(&self, instance: &Instance) -> Option<usize> {
+        match self.origin {
+            Origin::Pool(pool) => Some(instance.agents.at(pool.agent)?.gpu().ok()?.index()),
+            _ => None,
+        }
     }
 
     /// Whether the CPU sees it under the same address.
@@ -226,7 +234,7 @@ impl Memory {
         let callbacks = std::mem::take(&mut *block.callbacks.lock());
         for callback in callbacks {
             // SAFETY: the program's function, with what it gave for it.
-            unsafe { (callback.function)(pointer_to(address), callback.data) };
+            unsafe { (callback.function)(pointer_to(address), callback.data.0) };
         }
         if block.is_fragment {
             self.fragments.free(block.buffer()?, block.base(), block.bytes());
@@ -400,7 +408,7 @@ export! {
             return Err(INVALID_ARGUMENT);
         }
         let (block, _) = instance.memory.find(address_of(ptr)).ok_or(INVALID_ALLOCATION)?;
-        block.callbacks.lock().push(Callback { function, data: user_data });
+        block.callbacks.lock().push(Callback { function, data: Data(user_data) });
         Ok(())
     }
 
@@ -421,11 +429,7 @@ export! {
 
 /// Lets these agents access a block, beside its owner. Of the host's memory all agents have access at any time.
 fn allow_only(instance: &Instance, block: &Block, listed: &[&stasis::Agent]) -> Outcome {
-    let Origin::Pool(pool) = block.origin else { return Ok(()) };
-    if pool.place.is_host() {
-        return Ok(());
-    }
-    let owner = instance.agents.at(pool.agent).ok_or(ERROR)?.gpu()?.index();
+    let Some(owner) = block.owner(instance) else { return Ok(()) };
     for agent in instance.agents.gpus().filter(|agent| agent.index() != owner) {
         let changed = match listed.iter().any(|listed| listed.index() == agent.index()) {
             true => block.buffer()?.allow(agent),

@@ -57,7 +57,7 @@ export! {
         completion_signal: hsa_signal_t,
     ) {
         let instance = instance()?;
-        instance.agents.get(copy_agent)?.gpu()?;
+        instance.agents.gpu(copy_agent)?;
         if [dst.is_null(), src.is_null(), dst_offset.is_null(), src_offset.is_null(), range.is_null()].contains(&true)
         {
             return Err(INVALID_ARGUMENT);

@@ -23,9 +23,12 @@ fn shared<T>(result: Result<T, stasis::ShareError>) -> Outcome<T> {
 
 /// A descriptor of the program's, if it is one.
 ///
+/// # Errors
+/// [`INVALID_ARGUMENT`] for a negative number.
+///
 /// # Safety
 /// The program keeps it open during the call.
-unsafe fn borrowed<'fd>(fd: c_int) -> Outcome<BorrowedFd<'fd>> {
+pub(super) unsafe fn borrowed<'fd>(fd: c_int) -> Outcome<BorrowedFd<'fd>> {
     if fd < 0 {
         return Err(INVALID_ARGUMENT);
     }
@@ -33,13 +36,31 @@ unsafe fn borrowed<'fd>(fd: c_int) -> Outcome<BorrowedFd<'fd>> {
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-fn export_range(instance: &Instance, ptr: *const c_void, size: usize) -> Outcome<(OwnedFd, u64)> {
+/// Puts a descriptor of memory, and where in it a part is.
+///
+/// # Safety
+/// `dmabuf` and `offset` are null or the program's.
+unsafe fn export_range(
+    ptr: *const c_void,
+    size: usize,
+    dmabuf: *mut c_int,
+    offset: *mut u64,
+    flags: u64,
+) -> Outcome {
+    let instance = instance()?;
+    // SAFETY: by contract.
+    let (fd, place) = unsafe { (Out::new(dmabuf)?, Out::new(offset)?) };
+    if ptr.is_null() || size == 0 || flags > 1 {
+        return Err(INVALID_ARGUMENT);
+    }
     let (block, offset) = instance.memory.reach(address_of(ptr), size as u64).ok_or(INVALID_ALLOCATION)?;
     if matches!(block.origin, Origin::Locked(_)) {
         return Err(INVALID_AGENT);
     }
     let (buffer, at) = block.place(offset)?;
-    Ok((shared(buffer.export())?, at))
+    fd.put(shared(buffer.export())?.into_raw_fd());
+    place.put(at);
+    Ok(())
 }
 
 /// Imports memory for these agents.
@@ -56,16 +77,8 @@ fn import(instance: &Instance, fd: BorrowedFd<'_>, agents: &[&stasis::Agent]) ->
 export! {
     /// A descriptor of memory, for other drivers and processes.
     fn hsa_amd_portable_export_dmabuf(ptr: *const c_void, size: usize, dmabuf: *mut c_int, offset: *mut u64) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let (fd, at) = unsafe { (Out::new(dmabuf)?, Out::new(offset)?) };
-        if ptr.is_null() || size == 0 {
-            return Err(INVALID_ARGUMENT);
-        }
-        let (made, from) = export_range(instance, ptr, size)?;
-        fd.put(made.into_raw_fd());
-        at.put(from);
-        Ok(())
+        unsafe { export_range(ptr, size, dmabuf, offset, 0) }
     }
 
     /// The same with flags about how others map it.
@@ -76,16 +89,8 @@ export! {
         offset: *mut u64,
         flags: u64,
     ) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let (fd, at) = unsafe { (Out::new(dmabuf)?, Out::new(offset)?) };
-        if ptr.is_null() || size == 0 || flags > 1 {
-            return Err(INVALID_ARGUMENT);
-        }
-        let (made, from) = export_range(instance, ptr, size)?;
-        fd.put(made.into_raw_fd());
-        at.put(from);
-        Ok(())
+        unsafe { export_range(ptr, size, dmabuf, offset, flags) }
     }
 
     /// Closes a descriptor.

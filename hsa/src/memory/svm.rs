@@ -14,6 +14,22 @@ fn refuse(ptr: *const c_void, size: usize) -> Outcome {
     if ptr.is_null() || size == 0 { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
 }
 
+/// Refuses attributes of a range.
+///
+/// # Safety
+/// The list is null or has that many attributes.
+unsafe fn refuse_attributes(
+    ptr: *const c_void,
+    size: usize,
+    list: *const hsa_amd_svm_attribute_pair_t,
+    count: usize,
+) -> Outcome {
+    instance()?;
+    // SAFETY: by contract.
+    unsafe { slice(list, count) }?;
+    refuse(ptr, size)
+}
+
 export! {
     /// Says how a range is to be shared: refused.
     fn hsa_amd_svm_attributes_set(
@@ -22,10 +38,8 @@ export! {
         attribute_list: *mut hsa_amd_svm_attribute_pair_t,
         attribute_count: usize,
     ) {
-        instance()?;
         // SAFETY: the caller's, by the header.
-        unsafe { slice(attribute_list.cast_const(), attribute_count) }?;
-        refuse(ptr, size)
+        unsafe { refuse_attributes(ptr, size, attribute_list, attribute_count) }
     }
 
     /// How a range is shared: refused.
@@ -35,10 +49,8 @@ export! {
         attribute_list: *mut hsa_amd_svm_attribute_pair_t,
         attribute_count: usize,
     ) {
-        instance()?;
         // SAFETY: the caller's, by the header.
-        unsafe { slice(attribute_list.cast_const(), attribute_count) }?;
-        refuse(ptr, size)
+        unsafe { refuse_attributes(ptr, size, attribute_list, attribute_count) }
     }
 
     /// Moves a range to an agent: refused.

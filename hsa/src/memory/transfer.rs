@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stasis::CopyError;
 
-use super::{Block, Origin, address_of};
+use super::{Block, Origin, address_of, engine};
 use crate::abi::{ERROR, INVALID_ARGUMENT, Outcome, Status, export, slice};
 use crate::instance::{Instance, instance};
 
@@ -86,9 +86,7 @@ export! {
     /// Copies between any two places; they do not overlap.
     fn hsa_memory_copy(dst: *mut c_void, src: *const c_void, size: usize) {
         let instance = instance()?;
-        if dst.is_null() || src.is_null() || isize::try_from(size).is_err() {
-            return Err(INVALID_ARGUMENT);
-        }
+        engine::whole(dst, src, size)?;
         if size == 0 { Ok(()) } else { copy(instance, dst, src, size) }
     }
 }

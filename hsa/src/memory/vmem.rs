@@ -4,23 +4,22 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use stasis::{Access, FreeError, Range, VmemError};
+use stasis::{Access, FreeError, Mapping, Range, VmemError};
 
-use super::{Block, Origin, address_of, pointer_to, status_of};
+use super::share::borrowed;
+use super::{Block, Origin, PAGE, address_of, pointer_to, status_of};
 use crate::abi::declared::*;
 use crate::abi::{
     ERROR, INVALID_ALLOCATION, INVALID_ARGUMENT, OUT_OF_RESOURCES, Out, Outcome, Status, export, slice,
 };
 use crate::handles::{Kind, Table};
-use crate::instance::{Instance, instance};
+use crate::instance::instance;
 use crate::pools::Pool;
-
-const PAGE: u64 = 4096;
 
 /// Physical memory under a handle.
 #[derive(Debug)]
@@ -63,6 +62,13 @@ impl Ranges {
         fits.then(|| (range.clone(), offset))
     }
 
+    /// The mapping that an address is in.
+    fn mapping(&self, address: u64) -> Outcome<Mapping> {
+        let (range, offset) = self.find(address, 1).ok_or(INVALID_ALLOCATION)?;
+        let holds = |mapping: &Mapping| (mapping.offset..mapping.offset + mapping.bytes).contains(&offset);
+        range.mappings().into_iter().find(holds).ok_or(INVALID_ALLOCATION)
+    }
+
     fn memory(&self, handle: hsa_amd_vmem_alloc_handle_t) -> Outcome<Arc<Physical>> {
         self.memories.get(handle.handle).ok_or(INVALID_ALLOCATION)
     }
@@ -84,20 +90,28 @@ fn status(error: VmemError) -> Status {
     }
 }
 
-fn reserve(instance: &Instance, size: usize, align: u64) -> Outcome<u64> {
+/// Reserves addresses and puts the first.
+///
+/// # Safety
+/// `va` is null or the program's.
+unsafe fn reserve(va: *mut *mut c_void, size: usize, align: u64, flags: u64) -> Outcome {
+    let instance = instance()?;
+    // SAFETY: by contract.
+    let out = unsafe { Out::new(va) }?;
     let bytes = size as u64;
     let aligned = align == 0 || (align.is_power_of_two() && align >= PAGE);
-    if bytes == 0 || !bytes.is_multiple_of(PAGE) || !aligned {
+    if flags > 1 || bytes == 0 || !bytes.is_multiple_of(PAGE) || !aligned {
         return Err(INVALID_ARGUMENT);
     }
     let range = instance.runtime.reserve(bytes, align).map_err(|error| match status(error) {
         INVALID_ARGUMENT => INVALID_ARGUMENT,
         _ => OUT_OF_RESOURCES,
     })?;
-    let va = range.va();
+    let base = range.va();
     instance.memory.add(Block::new(range.buffer().clone(), Origin::Reserved));
-    instance.memory.ranges.reserved.lock().insert(va, range);
-    Ok(va)
+    instance.memory.ranges.reserved.lock().insert(base, range);
+    out.put(pointer_to(base));
+    Ok(())
 }
 
 /// `hsa_access_permission_t` as the runtime has it.
@@ -114,14 +128,8 @@ fn access(permissions: hsa_access_permission_t) -> Outcome<Access> {
 export! {
     /// Reserves addresses.
     fn hsa_amd_vmem_address_reserve(va: *mut *mut c_void, size: usize, _address: u64, flags: u64) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(va) }?;
-        if flags > 1 {
-            return Err(INVALID_ARGUMENT);
-        }
-        out.put(pointer_to(reserve(instance, size, 0)?));
-        Ok(())
+        unsafe { reserve(va, size, 0, flags) }
     }
 
     /// Reserves addresses at a multiple of something.
@@ -132,14 +140,8 @@ export! {
         alignment: u64,
         flags: u64,
     ) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let out = unsafe { Out::new(va) }?;
-        if flags > 1 {
-            return Err(INVALID_ARGUMENT);
-        }
-        out.put(pointer_to(reserve(instance, size, alignment)?));
-        Ok(())
+        unsafe { reserve(va, size, alignment, flags) }
     }
 
     /// Gives addresses back.
@@ -243,10 +245,8 @@ export! {
         let instance = instance()?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(perms) }?;
-        let gpu = instance.agents.get(agent_handle)?.gpu();
-        let (range, offset) = instance.memory.ranges.find(address_of(va), 1).ok_or(INVALID_ALLOCATION)?;
-        let holds = |mapping: &stasis::Mapping| (mapping.offset..mapping.offset + mapping.bytes).contains(&offset);
-        let mapping = range.mappings().into_iter().find(holds).ok_or(INVALID_ALLOCATION)?;
+        let gpu = instance.agents.gpu(agent_handle);
+        let mapping = instance.memory.ranges.mapping(address_of(va))?;
         let Ok(gpu) = gpu else {
             out.put(if mapping.is_visible { HSA_ACCESS_PERMISSION_RW } else { 0 });
             return Ok(());
@@ -279,12 +279,9 @@ export! {
         let instance = instance()?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(handle) }?;
-        if dmabuf_fd < 0 {
-            return Err(INVALID_ARGUMENT);
-        }
+        // SAFETY: the program's during the call.
+        let fd = unsafe { borrowed(dmabuf_fd) }?;
         let agent = instance.agents.gpus().next().ok_or(OUT_OF_RESOURCES)?;
-        // SAFETY: not negative, and the program's during the call.
-        let fd = unsafe { BorrowedFd::borrow_raw(dmabuf_fd) };
         let memory = instance.runtime.import_memory(fd, agent).map_err(|_| INVALID_ALLOCATION)?;
         let physical = Physical { memory, pool: None, type_: 0, holders: AtomicUsize::new(1) };
         out.put(instance.memory.ranges.add(physical)?);
@@ -296,9 +293,7 @@ export! {
         let ranges = &instance()?.memory.ranges;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(memory_handle) }?;
-        let (range, offset) = ranges.find(address_of(addr), 1).ok_or(INVALID_ALLOCATION)?;
-        let holds = |mapping: &stasis::Mapping| (mapping.offset..mapping.offset + mapping.bytes).contains(&offset);
-        let mapping = range.mappings().into_iter().find(holds).ok_or(INVALID_ALLOCATION)?;
+        let mapping = ranges.mapping(address_of(addr))?;
         let mut all = ranges.memories.all().into_iter();
         let found = all.find(|(_, physical)| physical.memory.key() == mapping.memory);
         let (handle, physical) = found.ok_or(INVALID_ALLOCATION)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who reaches which pool, and over which link.
+//! Which agents have access to which pools, and over which links.
 
-use kfd::topology::Link;
+use kfd::topology::{Link, Node};
 
 use super::{Place, Pool};
 use crate::abi::declared::*;
@@ -15,25 +15,18 @@ const XGMI: u32 = 11;
 /// Flags of links: not coherent, no 32-bit atomics, no 64-bit atomics.
 const NOT_COHERENT: u32 = 1 << 1;
 const NO_ATOMICS_32: u32 = 1 << 2;
-const NO_ATOMICS_64: u32 = 1 << 3;
+pub const NO_ATOMICS_64: u32 = 1 << 3;
+
+/// The link that a node has to another one.
+fn between<'n>(from: &'n Node, to: &Node) -> Option<&'n Link> {
+    from.io_links.iter().chain(&from.p2p_links).find(|link| link.node_to == to.id.0)
+}
 
 /// The link between an agent and the owner of a pool; `None` for its own pools, and where there is none.
 fn link(instance: &Instance, agent: usize, pool: Pool) -> Option<&Link> {
-    let (from, to) = (instance.agents.at(agent)?, instance.agents.at(pool.agent)?);
-    let between = |one: &'_ Device, other: u32| {
-        let node = match one {
-            Device::Host { node, .. } => node,
-            Device::Gpu(agent) => agent.node(),
-        };
-        node.io_links.iter().chain(&node.p2p_links).position(|link| link.node_to == other)
-    };
+    let (from, to) = (instance.agents.at(agent)?.node(), instance.agents.at(pool.agent)?.node());
     // The same link is told at both ends; a GPU's has its flags.
-    let (end, at) = match between(from, to.node().id.0) {
-        Some(at) => (from, at),
-        None => (to, between(to, from.node().id.0)?),
-    };
-    let node = end.node();
-    node.io_links.iter().chain(&node.p2p_links).nth(at)
+    between(from, to).or_else(|| between(to, from))
 }
 
 /// Whether two agents are processors of the host, or one.

@@ -2,7 +2,7 @@
 //! Memory pools, and regions, which are pools under their old name.
 #![allow(unsafe_code)]
 
-mod links;
+pub mod links;
 
 use std::ffi::c_void;
 

@@ -48,13 +48,13 @@ impl Queues {
         let Ok(instance) = instance() else { return };
         let (callback, agent, at) = (queue.callback, queue.agent, self.area.queue(queue.place));
         let told = instance.signals.handlers().run(instance, move || {
-            let handled = instance.events.memory_fault(instance, agent, &fault);
+            let handled = instance.events.memory_fault(agent, &fault);
             let status = status(&fault);
             match callback {
                 Some(callback) if !handled => {
                     let pointer = std::ptr::with_exposed_provenance_mut(at);
                     // SAFETY: the program's function, with what it gave for it.
-                    unsafe { (callback.function)(status, pointer, callback.data) };
+                    unsafe { (callback.function)(status, pointer, callback.data.0) };
                 }
                 None if !handled && fault.memory.is_some() => end(&fault),
                 _ => {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving published packets from the program's ring into the hardware's; and the thread that looks after queues.
 //!
-//! Whoever rings a doorbell through `hsa_signal_store` moves the packets in the same call. The thread moves what found no room then and
-//! what was rung for by a store to the doorbell's word, and tells of faults. It looks at the packets and not at the word: of two stores that
-//! come close together it would see only one, perhaps the smaller. A packet is published by its header; the doorbell says when to look
+//! `hsa_signal_store` of a doorbell moves the packets in the same call. The thread moves packets that found no room then and packets whose
+//! doorbell the program rang by a store to its word, and tells of faults. It looks at the packets and not at the word: of two stores that come
+//! close together it would see only one, perhaps the smaller. A packet is published by its header; the doorbell says when to look
 //! (HSA 1.2, 2.8 and 2.9).
 //!
 //! INVARIANT: one at a time moves the packets of a queue. A packet is in the hardware's ring before its place is the program's again.
@@ -181,7 +181,7 @@ impl Queues {
             self.report(queue);
             return false;
         }
-        // Whoever has it moves packets already.
+        // A thread that has the lock moves packets already.
         let next = queue.forward.try_lock().map(|forward| forward.next);
         let is_behind = next.is_some_and(|next| queue.ring.is_published(next));
         is_behind && self.forward(queue)

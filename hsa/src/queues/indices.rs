@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use crate::abi::declared::*;
-use crate::abi::export;
+use crate::abi::{export, unchanged};
 use crate::instance::instance;
 
 /// Which index.
@@ -29,7 +29,7 @@ fn with(queue: *const hsa_queue_t, which: Which, act: impl FnOnce(&AtomicU64) ->
         Which::Write => act(queues.area.write_index(place)),
         Which::Read => {
             if queue.stalled.load(Relaxed) {
-                // Whoever looks may be waiting for room.
+                // The reader may be waiting for room.
                 queues.forward(queue);
             }
             act(queues.area.read_index(place))
@@ -40,12 +40,7 @@ fn with(queue: *const hsa_queue_t, which: Which, act: impl FnOnce(&AtomicU64) ->
 /// Stores a value if the old one is as expected; the old one.
 #[inline]
 fn compare(at: &AtomicU64, expected: u64, value: u64, order: Ordering) -> u64 {
-    let failed = match order {
-        Relaxed | Release => Relaxed,
-        AcqRel | Acquire => Acquire,
-        _ => SeqCst,
-    };
-    at.compare_exchange(expected, value, order, failed).unwrap_or_else(|found| found)
+    at.compare_exchange(expected, value, order, unchanged(order)).unwrap_or_else(|found| found)
 }
 
 export! {
@@ -79,7 +74,7 @@ export! {
         with(queue, Which::Write, |at| at.load(Acquire))
     }
 
-    /// Says how many packets were taken out: by whoever processes a queue itself.
+    /// Says how many packets were taken out: for a program that processes a queue itself.
     fn hsa_queue_store_read_index_relaxed(queue: *const hsa_queue_t, value: u64) -> () {
         with(queue, Which::Read, |at| {
             at.store(value, Relaxed);
@@ -87,7 +82,7 @@ export! {
         });
     }
 
-    /// Says how many packets were taken out: by whoever processes a queue itself.
+    /// Says how many packets were taken out: for a program that processes a queue itself.
     fn hsa_queue_store_read_index_release(queue: *const hsa_queue_t, value: u64) -> () {
         with(queue, Which::Read, |at| {
             at.store(value, Release);
@@ -95,7 +90,7 @@ export! {
         });
     }
 
-    /// Says how many packets were taken out: by whoever processes a queue itself.
+    /// Says how many packets were taken out: for a program that processes a queue itself.
     fn hsa_queue_store_read_index_screlease(queue: *const hsa_queue_t, value: u64) -> () {
         with(queue, Which::Read, |at| {
             at.store(value, Release);

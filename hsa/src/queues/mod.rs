@@ -14,7 +14,7 @@ mod options;
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use queues::hsa::{AmdQueue, queue_properties};
@@ -23,10 +23,10 @@ use stasis::raw::{RawKind, RawOptions, RawQueue};
 
 use self::area::{Area, PLACES, Ring};
 use self::forward::Forward;
-use self::options::Settings;
 use crate::abi::declared::*;
 use crate::abi::{
-    ERROR, INVALID_ARGUMENT, INVALID_QUEUE, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, Status, export,
+    Data, ERROR, INVALID_ARGUMENT, INVALID_QUEUE, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, Status,
+    export,
 };
 use crate::instance::{Instance, instance};
 use crate::pools::Pool;
@@ -57,26 +57,24 @@ pub struct Queue {
     inactive: AtomicBool,
     reported: AtomicBool,
     callback: Option<Callback>,
-    settings: Mutex<Settings>,
+    /// The compute units that the program chose; none for all.
+    cu_mask: Mutex<Vec<u32>>,
 }
 
 /// The program's function for a queue's errors.
 #[derive(Clone, Copy, Debug)]
 struct Callback {
     function: ErrorCallback,
-    data: *mut c_void,
+    data: Data,
 }
-
-// SAFETY: the pointer is given back to the program only.
-unsafe impl Send for Callback {}
-// SAFETY: as above.
-unsafe impl Sync for Callback {}
 
 /// All queues of the program.
 #[derive(Debug)]
 pub struct Queues {
     area: Area,
     places: Box<[RwLock<Option<Arc<Queue>>>]>,
+    /// Behind the last place that ever had a queue.
+    used: AtomicUsize,
     made: AtomicU64,
     /// Tells the thread that looks after queues that there is something to do.
     watch: forward::Watch,
@@ -87,6 +85,7 @@ impl Queues {
         Ok(Queues {
             area: Area::new()?,
             places: (0..PLACES).map(|_| RwLock::new(None)).collect(),
+            used: AtomicUsize::new(0),
             made: AtomicU64::new(0),
             watch: forward::Watch::default(),
         })
@@ -115,7 +114,8 @@ impl Queues {
 
     /// All live queues.
     fn all(&self) -> Vec<Arc<Queue>> {
-        self.places.iter().filter_map(|place| place.read().clone()).collect()
+        let used = self.used.load(Ordering::Acquire);
+        self.places[..used].iter().filter_map(|place| place.read().clone()).collect()
     }
 
     /// The words by which the program flushes the host data path of a GPU.
@@ -146,35 +146,40 @@ impl Queues {
             let Some(mut entry) = entry.try_write().filter(|entry| entry.is_none()) else { continue };
             let queue = Arc::new(make(place));
             *entry = Some(Arc::clone(&queue));
+            self.used.fetch_max(place + 1, Ordering::AcqRel);
             return Ok((queue, std::ptr::with_exposed_provenance_mut(self.area.queue(place))));
         }
         Err(OUT_OF_RESOURCES)
     }
 
     /// Ends the queue of a place. When it returns nobody moves its packets, and the place is free.
-    fn end(&self, place: usize) -> Option<Arc<Queue>> {
+    /// False if there is none.
+    fn end(&self, place: usize) -> bool {
         let mut entry = self.places[place].write();
-        let ended = entry.take()?;
+        let Some(ended) = entry.take() else { return false };
         ended.inactive.store(true, Ordering::Relaxed);
         ended.reported.store(true, Ordering::Relaxed);
-        // Whoever moves packets at the moment is done after this; who comes later sees that it is inactive.
+        // A thread that moves packets at the moment is done after this; a later one sees that the queue is inactive.
         drop(ended.forward.lock());
         // Before the place is another's.
         self.area.write(place, &bytemuck::Zeroable::zeroed(), false);
+        // Before the hardware's queue is torn down, which takes its time.
         drop(entry);
-        Some(ended)
+        true
     }
 
     fn remove(&self, queue: *const hsa_queue_t) -> Outcome {
-        self.get(queue)?;
+        if queue.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
         let place = self.area.place_of_queue(queue.addr()).ok_or(INVALID_QUEUE)?;
-        self.end(place).map(drop).ok_or(INVALID_QUEUE)
+        if self.end(place) { Ok(()) } else { Err(INVALID_QUEUE) }
     }
 
     /// Destroys all.
     pub fn clear(&self) {
-        for place in 0..self.places.len() {
-            drop(self.end(place));
+        for place in 0..self.used.load(Ordering::Acquire) {
+            self.end(place);
         }
     }
 }
@@ -224,7 +229,7 @@ fn make(instance: &'static Instance, wanted: Wanted) -> Outcome<*mut hsa_queue_t
             inactive: AtomicBool::new(false),
             reported: AtomicBool::new(false),
             callback: wanted.callback,
-            settings: Mutex::default(),
+            cu_mask: Mutex::default(),
         }
     })?;
     if queue.hardware.is_some() {
@@ -266,7 +271,7 @@ export! {
         if !size.is_power_of_two() || !known.contains(&type_) {
             return Err(INVALID_ARGUMENT);
         }
-        let gpu = instance.agents.get(agent)?.gpu().map_err(|_| INVALID_QUEUE_CREATION)?;
+        let gpu = instance.agents.gpu(agent).map_err(|_| INVALID_QUEUE_CREATION)?;
         if size > MAX_PACKETS {
             return Err(OUT_OF_RESOURCES);
         }
@@ -281,7 +286,7 @@ export! {
             features: HSA_QUEUE_FEATURE_KERNEL_DISPATCH,
             agent: index,
             hardware: Some(hardware),
-            callback: callback.map(|function| Callback { function, data }),
+            callback: callback.map(|function| Callback { function, data: Data(data) }),
             doorbell: None,
         };
         out.put(make(instance, wanted)?);

@@ -19,12 +19,6 @@ const LOW: u32 = 3;
 const NORMAL: u32 = 7;
 const HIGH: u32 = 11;
 
-/// What was set.
-#[derive(Debug, Default)]
-pub struct Settings {
-    cu_mask: Vec<u32>,
-}
-
 export! {
     /// Chooses the compute units of a queue: as many bits as are given.
     fn hsa_amd_queue_cu_set_mask(queue: *const hsa_queue_t, num_cu_mask_count: u32, cu_mask: *const u32) {
@@ -42,7 +36,7 @@ export! {
         let words = if words.is_empty() { all.as_slice() } else { words };
         let mask = CuMask::from_words(words).map_err(|_| INVALID_ARGUMENT)?;
         hardware.set_cu_mask(&mask).map_err(status_of)?;
-        words.clone_into(&mut queue.settings.lock().cu_mask);
+        words.clone_into(&mut queue.cu_mask.lock());
         let beyond = u32::try_from(words.len() * 32).is_ok_and(|bits| bits > units.next_multiple_of(32));
         if beyond { Err(Status(HSA_STATUS_CU_MASK_REDUCED)) } else { Ok(()) }
     }
@@ -58,7 +52,7 @@ export! {
         // SAFETY: the caller's, by the header.
         let answer = unsafe { Answer::new(cu_mask.cast()) }?;
         let units = hardware.agent().compute_units();
-        let set = queue.settings.lock().cu_mask.clone();
+        let set = queue.cu_mask.lock().clone();
         let word = |nth: u32| {
             let all = (0..32).filter(|bit| nth * 32 + bit < units).fold(0, |word, bit| word | 1 << bit);
             set.get(nth as usize).map_or(all, |word| word & all)

@@ -15,16 +15,9 @@ use stasis::{Condition, WaitMode};
 
 use super::{Signal, wait};
 use crate::abi::declared::*;
-use crate::abi::{ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Outcome, export};
+use crate::abi::{Data, ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Outcome, export};
 use crate::instance::{Instance, instance};
 use crate::memory::status_of;
-
-/// A pointer of the program's, given back to it only.
-#[derive(Clone, Copy, Debug)]
-pub struct Data(pub *mut c_void);
-
-// SAFETY: nothing is done with it but giving it back.
-unsafe impl Send for Data {}
 
 type Handler = unsafe extern "C" fn(hsa_signal_value_t, *mut c_void) -> bool;
 type Function = unsafe extern "C" fn(*mut c_void);

@@ -39,7 +39,12 @@ impl LiveSignals {
         (0..PAGES).map(move |step| (first + step) % PAGES)
     }
 
-    fn find(&self, page: u64) -> Option<&Page> {
+    /// The page of an address that a signal may have.
+    fn page_of(&self, address: u64) -> Option<&Page> {
+        let page = address & !(PAGE - 1);
+        if page == 0 || !address.is_multiple_of(SIGNAL) {
+            return None;
+        }
         for place in Self::places(page) {
             let entry = &self.pages[place];
             match entry.address.load(Ordering::Acquire) {
@@ -58,10 +63,7 @@ impl LiveSignals {
     /// Whether an address is that of a live signal.
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
-        let page = address & !(PAGE - 1);
-        page != 0
-            && address.is_multiple_of(SIGNAL)
-            && self.find(page).is_some_and(|page| page.live.load(Ordering::Acquire) & Self::bit(address) != 0)
+        self.page_of(address).is_some_and(|page| page.live.load(Ordering::Acquire) & Self::bit(address) != 0)
     }
 
     /// Adds an address; false where there is no room.
@@ -78,10 +80,7 @@ impl LiveSignals {
     /// Takes an address away; whether it was there.
     pub fn remove(&self, address: u64) -> bool {
         let bit = Self::bit(address);
-        self.contains(address)
-            && self
-                .find(address & !(PAGE - 1))
-                .is_some_and(|page| page.live.fetch_and(!bit, Ordering::AcqRel) & bit != 0)
+        self.page_of(address).is_some_and(|page| page.live.fetch_and(!bit, Ordering::AcqRel) & bit != 0)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use crate::abi::declared::*;
-use crate::abi::export;
+use crate::abi::{export, unchanged};
 use crate::instance::instance;
 
 /// Reads a value.
@@ -61,12 +61,9 @@ fn compare(
     value: hsa_signal_value_t,
     order: Ordering,
 ) -> hsa_signal_value_t {
-    let failed = match order {
-        Relaxed | Release => Relaxed,
-        AcqRel | Acquire => Acquire,
-        _ => SeqCst,
-    };
-    change(signal, |at| at.compare_exchange(expected, value, order, failed).unwrap_or_else(|found| found))
+    change(signal, |at| {
+        at.compare_exchange(expected, value, order, unchanged(order)).unwrap_or_else(|found| found)
+    })
 }
 
 export! {
