@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -240,6 +241,8 @@ fn deleted_executable_that_is_too_large_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let copy = home.path().join("culprit");
     fs::copy(program("culprit"), &copy).unwrap();
+    // Larger than CRIU's limit of 1 MiB however it was built.
+    OpenOptions::new().append(true).open(&copy).unwrap().write_all(&[0xa5; 2 << 20]).unwrap();
     let log = OpenOptions::new().create(true).append(true).open(home.path().join("log")).unwrap();
     let mut command = Command::new("setsid");
     command.arg(&copy).arg("nothing");
