@@ -24,6 +24,7 @@ mod events;
 mod handles;
 mod images;
 mod instance;
+mod ipc;
 mod isas;
 mod memory;
 mod pools;

@@ -77,14 +77,17 @@ pub fn hip_program(name: &str, target: &str) -> PathBuf {
         return made;
     }
     fs::create_dir_all(&all).expect("a directory beside the programs");
-    // Other tests may compile the same program now; each renames a whole one.
+    // Other tests may compile the same program now, or run it already: the first one that is made stays.
     let own = tempfile::Builder::new().prefix(name).tempdir_in(&all).expect("a directory to compile in");
     let output = own.path().join("program");
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-Wno-format", &format!("--offload-arch={target}")]).arg(&source).arg("-o");
     let compiled = command.arg(&output).output().expect("the HIP compiler");
     assert!(compiled.status.success(), "{name}: {}", String::from_utf8_lossy(&compiled.stderr));
-    fs::rename(&output, &made).expect("the program's name");
+    match fs::hard_link(&output, &made) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        linked => linked.expect("the program's name"),
+    }
     made
 }
 

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::clients::{on_device, rocm_6_1};
 use crate::program;
@@ -34,7 +35,7 @@ pub fn on_library(devices: &str) -> Command {
     // Programs of the HIP compiler here have the path of AMD's libraries in them, which goes before LD_LIBRARY_PATH.
     command.args(["--core=0", "env"]).arg(format!("LD_PRELOAD={}", library.display()));
     command.arg(format!("LD_LIBRARY_PATH={}", directory.display()));
-    command.env("STASIS_DEVICE", devices).env("STASIS_SOFTGPUD", program("softgpud"));
+    command.envs(own_device(devices));
     command
 }
 
@@ -47,6 +48,20 @@ pub fn on_rocr(devices: &str) -> Command {
     let mut command = on_device(devices);
     command.arg(base.join("ld-linux-x86-64.so.2")).arg("--library-path").arg(libraries);
     command
+}
+
+/// The environment of a program with these devices on a softgpud of its own: another test's would end with that, and have less
+/// memory.
+#[must_use]
+pub fn own_device(devices: &str) -> [(&'static str, String); 3] {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let instance = format!("hsa-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let softgpud = program("softgpud").display().to_string();
+    [
+        ("STASIS_DEVICE", devices.to_owned()),
+        ("STASIS_SOFTGPUD", softgpud),
+        ("STASIS_SOFTGPU_INSTANCE", instance),
+    ]
 }
 
 fn sources() -> PathBuf {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use stasis_tests::clients::{Outcome, ended, hip_program, on_device, rocm_6_1, with_clients};
 use stasis_tests::foreign::Program;
-use stasis_tests::hsa::{c_program, code_object, library, on_library, on_rocr};
-use stasis_tests::program;
+use stasis_tests::hsa::{c_program, code_object, library, on_library, on_rocr, own_device};
+use stasis_tests::worker::succeeded;
 
 /// One 7900 XTX.
 const ONE: &str = "soft:gfx1100";
@@ -49,6 +49,8 @@ hip_programs! {
     threads_share_the_device: "threads" on ONE;
     printf_prints_from_the_device: "printf" on ONE;
     two_devices_reach_each_other: "peers" on "soft:gfx1100*2";
+    two_processes_have_the_same_memory: "ipc" on ONE;
+    two_processes_have_the_same_memory_of_several_devices: "ipc" on "soft:gfx1100*2";
 }
 
 #[test]
@@ -80,8 +82,7 @@ fn rocminfo_says_of_our_library_what_it_says_of_amds() {
             let library = library();
             let preload = format!("LD_PRELOAD={}:$LD_PRELOAD exec {}", library.display(), rocminfo.display());
             let mut command = on_device(devices);
-            command.arg("env").arg(format!("STASIS_DEVICE={devices}"));
-            command.arg(format!("STASIS_SOFTGPUD={}", program("softgpud").display()));
+            command.arg("env").args(own_device(devices).map(|(name, value)| format!("{name}={value}")));
             let ours = lines(&ended(command.args(["sh", "-c", &preload])));
             let is_of_host = |at: usize, all: &[String]| {
                 let mut agents = all[..at].iter().rev().filter(|line| line.starts_with("Agent "));
@@ -134,22 +135,77 @@ fn freezes(mut program: Program, name: &str, times: u64) {
     program.stop(&format!("PASS {name}"));
 }
 
-fn hip_program_freezes(name: &str) {
-    with_clients(|| {
-        let mut command = on_library(ONE);
-        command.arg(hip_program(name, "gfx1100"));
-        freezes(Program::plain(&command, &["stop"]), name, 6);
-    });
+fn started(name: &str, devices: &str) -> Program {
+    let mut command = on_library(devices);
+    command.arg(hip_program(name, "gfx1100"));
+    Program::plain(&command, &["stop"])
+}
+
+fn hip_program_freezes(name: &str, devices: &str, times: u64) {
+    with_clients(|| freezes(started(name, devices), name, times));
 }
 
 #[test]
 fn hip_program_freezes_in_the_middle_of_its_streams() {
-    hip_program_freezes("rounds");
+    hip_program_freezes("rounds", ONE, 6);
+}
+
+#[test]
+fn hip_program_with_several_devices_freezes() {
+    hip_program_freezes("rounds", "soft:gfx1100*2", 3);
 }
 
 #[test]
 fn threads_that_use_device_memory_by_pointers_are_held_back() {
-    hip_program_freezes("pointers");
+    hip_program_freezes("pointers", ONE, 6);
+}
+
+#[test]
+fn two_processes_with_the_same_memory_freeze_together() {
+    hip_program_freezes("ipc", ONE, 3);
+}
+
+/// A machine where the GPU that fits is not the first, and is in another place and larger, and one with that GPU alone.
+const OTHER_MACHINES: [&str; 2] = [
+    r#"
+[[gpu]]
+chip = "gfx1201"
+
+[[gpu]]
+chip = "gfx1100"
+pci = "0000:c3:00.0"
+unique_id = "0xfeedfacecafebeef"
+render_minor = 140
+vram_bytes = "32GiB"
+"#,
+    r#"
+[[gpu]]
+chip = "gfx1100"
+unique_id = "0x00c0ffee00c0ffee"
+render_minor = 177
+vram_bytes = "48GiB"
+"#,
+];
+
+#[test]
+fn hip_program_moves_to_machines_of_other_shapes() {
+    with_clients(|| {
+        let mut program = started("rounds", ONE);
+        program.wait_lines("round ", 1);
+        for (nth, shape) in OTHER_MACHINES.into_iter().enumerate() {
+            let machine = program.path(&format!("machine{nth}.toml"));
+            std::fs::write(&machine, shape).unwrap();
+            let checkpoint = format!("checkpoint{nth}");
+            program.freeze(&checkpoint);
+            let mut restore = program.restoring(&checkpoint, &[]);
+            restore
+                .env("STASIS_DEVICE", format!("soft:{}", machine.display()))
+                .env("STASIS_SOFTGPU_INSTANCE", format!("{checkpoint}-{}", program.pid()));
+            succeeded(&restore.output().unwrap());
+            program.goes_on("round ", 1);
+        }
+        program.stop("PASS rounds");
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use stasis_tests::program;
+use stasis_tests::hsa::own_device;
 
 /// Sequences of a run, each in a process of its own: what ends one ends no other.
 const SEQUENCES: u64 = 24;
@@ -33,7 +33,7 @@ fn sequences_of_calls_come_back() {
     for number in 0..SEQUENCES {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "sequences_of_calls_come_back"]).env(NUMBER, number.to_string());
-        command.env("STASIS_DEVICE", "soft:gfx1100").env("STASIS_SOFTGPUD", program("softgpud"));
+        command.envs(own_device("soft:gfx1100"));
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "sequence {number}: {}\n{said}", output.status);

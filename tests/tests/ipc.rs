@@ -145,6 +145,59 @@ fn one_process_waits_for_what_the_other_completes_before_and_after_checkpoints()
     signals_cross(&on, "again", 40);
 }
 
+fn name(on: &Sharers, worker: &str, object: &str) -> Vec<u8> {
+    match on.ask(worker, Ask::Name { object: object.into() }) {
+        Answer::Bytes(name) => name,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn memory_and_signals_are_had_by_names_that_stay_right_across_checkpoints() {
+    let mut on = Sharers::start(DEVICE, &["root", "a"]);
+    on.adopt();
+    on.ask("root", Ask::Alloc { buffer: "x".into(), bytes: BYTES, agent: Some(0) });
+    for signal in ["go", "done"] {
+        on.ask("root", Ask::Signal { signal: signal.into(), value: 1, is_shared: true });
+    }
+    let names = ["x", "go", "done"].map(|object| name(&on, "root", object));
+    assert_eq!(names[0], name(&on, "root", "x"));
+    let [buffer, signals @ ..] = &names;
+    let import = |name: &Vec<u8>| Ask::ImportNamed { name: name.clone(), buffer: "x".into(), agent: 1 };
+    on.ask("a", import(buffer));
+    for (signal, name) in ["go", "done"].into_iter().zip(signals) {
+        on.ask("a", Ask::ImportNamedSignal { name: name.clone(), signal: signal.into() });
+    }
+    signals_cross(&on, "before", 10);
+    round(&mut on);
+    criu(&on, "images");
+    signals_cross(&on, "restored", 30);
+    // Asked for anew by the name from before.
+    on.ask("a", Ask::Free { buffer: "x".into() });
+    on.ask("a", import(buffer));
+    signals_cross(&on, "again", 50);
+    // A buffer is no signal, and what is not for others has no name.
+    let error = fails(&on, "a", Ask::ImportNamedSignal { name: buffer.clone(), signal: "none".into() });
+    assert!(error.contains("are no signal"), "{error}");
+    on.ask("root", Ask::Signal { signal: "own".into(), value: 1, is_shared: false });
+    let error = fails(&on, "root", Ask::Name { object: "own".into() });
+    assert!(error.contains("this process's alone"), "{error}");
+    // Names of nothing: freed, never drawn, of a process without a runtime, of no process.
+    on.ask("a", Ask::Free { buffer: "x".into() });
+    on.ask("root", Ask::Free { buffer: "x".into() });
+    let mut other = buffer.clone();
+    other[19] ^= 1;
+    for name in [buffer, &other] {
+        let error = fails(&on, "a", import(name));
+        assert!(error.contains("has nothing of this name"), "{error}");
+    }
+    for (owner, why) in [(1_i32, "cannot be asked"), (i32::MAX, "cannot be asked"), (-1, "has nothing of")] {
+        other[..4].copy_from_slice(&owner.to_le_bytes());
+        let error = fails(&on, "a", import(&other));
+        assert!(error.contains(why), "{owner}: {error}");
+    }
+}
+
 #[test]
 fn thread_that_waits_for_a_shared_signal_waits_on_across_checkpoints() {
     let mut on = partners();

@@ -36,7 +36,7 @@ use crate::instance::{Instance, instance};
 use crate::pools::Pool;
 
 /// Bytes of a page.
-const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// Called when memory is freed: AMD's `hsa_amd_deallocation_callback_t`.
 pub type Deallocation = unsafe extern "C" fn(*mut c_void, *mut c_void);
@@ -82,6 +82,12 @@ struct Callback {
 impl Block {
     pub fn new(buffer: Buffer, origin: Origin) -> Self {
         let (base, bytes) = (buffer.va(), buffer.len());
+        Block { buffer: Some(buffer), ..Block::at(base, bytes, origin) }
+    }
+
+    /// A part of a buffer, whose end is the buffer's.
+    pub fn part(buffer: Buffer, offset: u64, bytes: u64, origin: Origin) -> Self {
+        let base = buffer.va() + offset;
         Block { buffer: Some(buffer), ..Block::at(base, bytes, origin) }
     }
 
@@ -225,7 +231,7 @@ impl Memory {
     }
 
     /// Ends what was allocated, which its address names.
-    fn free(&self, address: u64) -> Outcome {
+    pub fn free(&self, address: u64) -> Outcome {
         // Of two threads that free the same, one does.
         let block = match self.blocks.write().entry(address) {
             Entry::Occupied(found) if found.get().is_freed() => found.remove(),
@@ -292,7 +298,7 @@ pub fn address_of<T>(pointer: *const T) -> u64 {
 }
 
 /// The agents of a list.
-fn agents_of<'i>(instance: &'i Instance, agents: &[hsa_agent_t]) -> Outcome<Vec<&'i stasis::Agent>> {
+pub fn agents_of<'i>(instance: &'i Instance, agents: &[hsa_agent_t]) -> Outcome<Vec<&'i stasis::Agent>> {
     let devices = agents.iter().map(|agent| instance.agents.get(*agent)).collect::<Outcome<Vec<_>>>()?;
     Ok(devices.into_iter().filter_map(|device| device.gpu().ok()).collect())
 }

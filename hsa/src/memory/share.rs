@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory from process to process and from driver to driver: DMABufs. AMD's IPC handles, which name memory without a
-//! descriptor, are refused.
+//! Memory from process to process and from driver to driver: DMABufs.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -9,8 +8,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use super::{Block, Origin, address_of, agents_of, pointer_to};
 use crate::abi::declared::*;
 use crate::abi::{
-    ERROR, INVALID_AGENT, INVALID_ALLOCATION, INVALID_ARGUMENT, NOT_SUPPORTED, OUT_OF_RESOURCES, Out,
-    Outcome, Status, export, slice,
+    ERROR, INVALID_AGENT, INVALID_ALLOCATION, INVALID_ARGUMENT, OUT_OF_RESOURCES, Out, Outcome, Status,
+    export, slice,
 };
 use crate::instance::{Instance, instance};
 
@@ -141,36 +140,5 @@ export! {
             return Ok(());
         }
         instance.memory.free(address_of(ptr)).map_err(|_| ERROR)
-    }
-
-    /// A handle that names memory for other processes: refused.
-    fn hsa_amd_ipc_memory_create(ptr: *mut c_void, len: usize, handle: *mut hsa_amd_ipc_memory_t) {
-        let instance = instance()?;
-        if ptr.is_null() || len == 0 || handle.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        instance.memory.reach(address_of(ptr), len as u64).ok_or(INVALID_ARGUMENT)?;
-        Err(NOT_SUPPORTED)
-    }
-
-    /// Memory that such a handle names: refused.
-    fn hsa_amd_ipc_memory_attach(
-        handle: *const hsa_amd_ipc_memory_t,
-        len: usize,
-        _num_agents: u32,
-        _mapping_agents: *const hsa_agent_t,
-        mapped_ptr: *mut *mut c_void,
-    ) {
-        instance()?;
-        if handle.is_null() || len == 0 || mapped_ptr.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        Err(NOT_SUPPORTED)
-    }
-
-    /// Ends what `hsa_amd_ipc_memory_attach` gave: nothing.
-    fn hsa_amd_ipc_memory_detach(mapped_ptr: *mut c_void) {
-        instance()?;
-        if mapped_ptr.is_null() { Err(INVALID_ARGUMENT) } else { Err(INVALID_ALLOCATION) }
     }
 }

@@ -23,9 +23,7 @@ use self::handlers::Handlers;
 use self::live::LiveSignals;
 pub use self::slot::Slot;
 use crate::abi::declared::*;
-use crate::abi::{
-    INVALID_ARGUMENT, INVALID_SIGNAL, NOT_SUPPORTED, OUT_OF_RESOURCES, Out, Outcome, export, slice,
-};
+use crate::abi::{INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
 use crate::memory::status_of;
 
@@ -94,7 +92,7 @@ impl Signals {
     }
 
     /// Adds a signal of the runtime's; its handle.
-    fn add(&self, signal: stasis::Signal) -> Outcome<u64> {
+    pub fn add(&self, signal: stasis::Signal) -> Outcome<u64> {
         let handle = signal.handle();
         if !self.live.add(handle) {
             return Err(OUT_OF_RESOURCES);
@@ -249,21 +247,5 @@ export! {
         let slot = instance.signals.slot(signal.handle).ok_or(INVALID_SIGNAL)?;
         out.put(slot.value().as_ptr());
         Ok(())
-    }
-
-    /// A handle that names a signal for other processes: refused.
-    fn hsa_amd_ipc_signal_create(signal: hsa_signal_t, handle: *mut hsa_amd_ipc_signal_t) {
-        let instance = instance()?;
-        if handle.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        instance.signals.slot(signal.handle).ok_or(INVALID_SIGNAL)?;
-        Err(NOT_SUPPORTED)
-    }
-
-    /// The signal that such a handle names: refused.
-    fn hsa_amd_ipc_signal_attach(handle: *const hsa_amd_ipc_signal_t, signal: *mut hsa_signal_t) {
-        instance()?;
-        if handle.is_null() || signal.is_null() { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
     }
 }

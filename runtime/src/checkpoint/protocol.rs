@@ -29,6 +29,11 @@ pub enum Request {
     Status,
     /// Asks what a checkpoint would move and be refused for.
     Info,
+    /// Asks for the memory that has this number, in hexadecimal, among the names of the process.
+    Share {
+        /// [`crate::share::SharedName::number`].
+        number: String,
+    },
     /// Has the order at work give up. The process goes back to what it was before it.
     Cancel,
     /// Lock, write the images into a directory, close the device. Undone by the agent itself when nobody freezes the
@@ -140,6 +145,12 @@ pub enum Done {
         /// Whether there was one.
         was_at_work: bool,
     },
+    /// A descriptor of the memory comes with the answer.
+    Shared,
+    /// Nothing has this number among the names.
+    Unknown,
+    /// The process is locked or checkpointed, or is asked by many: ask again.
+    NotNow,
     /// What a checkpoint would find.
     Info(Box<ProcessInfo>),
     /// The device is closed; freeze at will.

@@ -54,6 +54,12 @@ pub enum ShareError {
     /// The agent belongs to another runtime.
     #[error("The agent belongs to another runtime than the one that imports")]
     OtherRuntime,
+    /// No number could be drawn for a name.
+    #[error("No name could be drawn: {errno}")]
+    Name {
+        /// Why.
+        errno: Errno,
+    },
     /// The memory has no whole number of pages.
     #[error(
         "The descriptor's memory has {bytes} bytes; memory to be imported has whole pages of 4096, and some"

@@ -17,6 +17,7 @@ mod graph;
 mod holders;
 mod in_flight;
 mod ipc;
+mod names;
 mod participant;
 mod rendezvous;
 mod restore;
@@ -33,6 +34,8 @@ pub(crate) use self::error::SharedMemoryError;
 pub use self::holders::Outsider;
 pub(crate) use self::in_flight::{InFlight, in_flight};
 pub use self::ipc::{Item, Received};
+pub(crate) use self::names::export_named;
+pub use self::names::{NAME_BYTES, SharedName};
 pub(crate) use self::participant::{Participant, end_rendezvous, keep_coordinator};
 pub use self::rendezvous::RendezvousError;
 pub(crate) use self::restore::{RestoreParticipant, Source, restore};
@@ -151,11 +154,7 @@ impl Signal {
         let pass = context.gate.enter()?;
         let mut registry = context.registry.lock();
         let device = context.device_or_lost(&pass)?;
-        let page = registry.signals.get(self.key()).map(|signal| signal.state.page);
-        let is_shared = |page: &BoKey| {
-            registry.bos.get(*page).is_some_and(|page| page.state.role == BoRole::SharedSignal)
-        };
-        let page = page.filter(is_shared).ok_or(ShareError::NotShared { key: self.key() })?;
+        let page = names::shared_page(&registry, self)?;
         export(&mut registry, device, page)
     }
 }

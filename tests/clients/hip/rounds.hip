@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rounds of work on four streams at once until a file is there: `rounds FILE`. A product of matrices by tiles in LDS, atomic
+// Rounds of work on four streams of each device at once until a file is there: `rounds FILE`. A product of matrices by tiles in LDS, atomic
 // operations in LDS, device and host memory, kernels whose order shows, and copies both ways. Every round is checked.
 #include "check.h"
 
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
 const unsigned N = 160, TILE = 16, BLOCKS = 8, BLOCK = 128, PASSES = 800, LINKS = 12, STEPS = 20000, COPIED = 100000;
@@ -56,13 +57,15 @@ static unsigned linked(unsigned seed) {
 }
 
 struct Work {
+    int device;
     hipStream_t streams[4];
     std::vector<float> a, b, c, wanted;
     float *matrices[3];
     unsigned *histogram, *host, *chain, *source, *target, *copies;
     unsigned long long *sum;
 
-    Work() : a(N * N), b(N * N), c(N * N), wanted(N * N) {
+    explicit Work(int device) : device(device), a(N * N), b(N * N), c(N * N), wanted(N * N) {
+        CHECK(hipSetDevice(device));
         for (auto &stream : streams)
             CHECK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
         for (auto &matrix : matrices)
@@ -87,6 +90,7 @@ struct Work {
     }
 
     void begin(unsigned round) {
+        CHECK(hipSetDevice(device));
         CHECK(hipMemsetAsync(matrices[0], 0xff, N * N * sizeof(float), streams[0]));
         product<<<dim3(N / TILE, N / TILE), dim3(TILE, TILE), 0, streams[0]>>>(matrices[0], matrices[1], matrices[2]);
         *host = round;
@@ -105,6 +109,7 @@ struct Work {
     }
 
     void check(unsigned round) {
+        CHECK(hipSetDevice(device));
         for (auto stream : streams)
             CHECK(hipStreamSynchronize(stream));
         CHECK(hipMemcpy(c.data(), matrices[0], N * N * sizeof(float), hipMemcpyDeviceToHost));
@@ -122,13 +127,31 @@ struct Work {
         for (unsigned i = 0; i < COPIED; i++)
             REQUIRE(target[i] == i * 2654435761u + round, "item %u of round %u: %#x", i, round, target[i]);
     }
+
+    // Takes the product from another device.
+    void fetch(const Work &from, unsigned round) {
+        CHECK(hipSetDevice(device));
+        const size_t bytes = N * N * sizeof(float);
+        CHECK(hipMemset(matrices[0], 0xff, bytes));
+        CHECK(hipMemcpyPeer(matrices[0], device, from.matrices[0], from.device, bytes));
+        CHECK(hipMemcpy(c.data(), matrices[0], bytes, hipMemcpyDeviceToHost));
+        REQUIRE(c == wanted, "the product of device %d in round %u", from.device, round);
+    }
 };
 
 int main(int, char **arguments) {
-    Work work;
+    int devices;
+    CHECK(hipGetDeviceCount(&devices));
+    std::vector<std::unique_ptr<Work>> all;
+    for (int device = 0; device < devices; device++)
+        all.emplace_back(new Work(device));
     for (unsigned round = 1; access(arguments[1], F_OK) != 0; round++) {
-        work.begin(round);
-        work.check(round);
+        for (auto &work : all)
+            work->begin(round);
+        for (auto &work : all)
+            work->check(round);
+        for (int device = 1; device < devices; device++)
+            all[device]->fetch(*all[device - 1], round);
         std::printf("round %u\n", round);
         std::fflush(stdout);
     }

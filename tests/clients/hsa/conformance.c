@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What hsa.h promises, case by case: `conformance [--hostile]` prints a line for each, and how many failed. The same cases pass on AMD's
-// runtime. With --hostile handles of nobody's are used, too, of which AMD's runtime makes crashes.
+// runtime. With --hostile handles of nobody's are used, too, of which AMD's runtime makes crashes, and memory and signals are shared by
+// handles, for which AMD's runtime needs AMD's own kernel module.
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -1316,6 +1317,89 @@ static void hostile(void) {
     report("threads make and destroy queues at the same time");
 }
 
+// ---- memory and signals by handles, which other processes may have too
+
+static void by_handles(void) {
+    hsa_amd_ipc_memory_t handle, again;
+    uint32_t *memory[2] = {NULL, NULL}, *mapped = NULL, *other = NULL;
+    // Two, of which at least one is not at the beginning of what the driver was asked for.
+    for (unsigned i = 0; i < 2; i++)
+        OK(hsa_amd_memory_pool_allocate(vram, 5000, 0, (void **)&memory[i]));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(NULL, 5000, &handle));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(memory[1], 0, &handle));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(memory[1], 5000, NULL));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(memory[1], 4999, &handle));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(memory[1], 8193, &handle));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(memory[1] + 1, 4996, &handle));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_create(&handle, sizeof handle, &handle));
+    report("only all of an allocation has a handle");
+    OK(hsa_amd_ipc_memory_create(memory[1], 5000, &handle));
+    OK(hsa_amd_ipc_memory_create(memory[1], 8192, &again));
+    CHECK(memcmp(&handle, &again, sizeof handle) == 0);
+    report("memory has one handle");
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_attach(NULL, 5000, 1, &gpu, (void **)&mapped));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_attach(&handle, 5000, 1, &gpu, NULL));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_attach(&handle, 5000, 1, NULL, (void **)&mapped));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_attach(&handle, 0, 1, &gpu, (void **)&mapped));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_attach(&handle, 12288, 1, &gpu, (void **)&mapped));
+    for (unsigned word = 0; word < 8; word++)
+        for (unsigned bit = 0; bit < 32; bit += 5) {
+            again = handle;
+            again.handle[word] ^= 1u << bit;
+            // A changed place in the buffer may be one.
+            hsa_status_t status = hsa_amd_ipc_memory_attach(&again, 5000, 1, &gpu, (void **)&mapped);
+            CHECK(status == HSA_STATUS_ERROR_INVALID_ARGUMENT || (word == 5 && status == HSA_STATUS_SUCCESS));
+            if (status == HSA_STATUS_SUCCESS)
+                OK(hsa_amd_ipc_memory_detach(mapped));
+        }
+    memset(&again, 0xff, sizeof again);
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_attach(&again, SIZE_MAX, 1, &gpu, (void **)&mapped));
+    report("a handle of nobody's names no memory");
+    OK(hsa_amd_ipc_memory_attach(&handle, 5000, 1, &gpu, (void **)&mapped));
+    OK(hsa_amd_ipc_memory_attach(&handle, 5000, 0, NULL, (void **)&other));
+    CHECK(mapped != memory[1] && other != mapped);
+    OK(hsa_amd_memory_fill(memory[0], 1, 1250));
+    OK(hsa_amd_memory_fill(mapped, 2, 1250));
+    CHECK(memory[0][1249] == 1 && memory[1][0] == 2 && memory[1][1249] == 2 && other[1249] == 2);
+    report("what a handle names is the same memory");
+    hsa_amd_pointer_info_t info = {.size = sizeof info};
+    OK(hsa_amd_pointer_info(mapped + 7, &info, NULL, NULL, NULL));
+    CHECK(info.type == HSA_EXT_POINTER_TYPE_IPC && info.agentBaseAddress == mapped && info.sizeInBytes == 5000);
+    report("it is said to be of another process");
+    OK(hsa_amd_memory_pool_free(memory[1]));
+    CHECK(mapped[3] == 2);
+    OK(hsa_amd_ipc_memory_detach(mapped));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_detach(mapped));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_detach(NULL));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_detach(memory[0]));
+    CHECK(other[3] == 2);
+    OK(hsa_amd_ipc_memory_detach(other));
+    OK(hsa_amd_memory_pool_free(memory[0]));
+    report("memory is there until its last owner has ended it");
+
+    hsa_signal_t shared, own, attached;
+    hsa_amd_ipc_signal_t name;
+    OK(hsa_amd_signal_create(5, 0, NULL, HSA_AMD_SIGNAL_IPC, &shared));
+    OK(hsa_signal_create(5, 0, NULL, &own));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_create(own, &name));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_create(shared, NULL));
+    OK(hsa_amd_ipc_signal_create(shared, &name));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_attach(&handle, &attached));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_attach(NULL, &attached));
+    OK(hsa_amd_ipc_signal_attach(&name, &attached));
+    CHECK(attached.handle != shared.handle && hsa_signal_load_scacquire(attached) == 5);
+    hsa_signal_store_screlease(shared, 1);
+    pthread_t thread;
+    pthread_create(&thread, NULL, end_later, &attached);
+    CHECK(hsa_signal_wait_scacquire(shared, HSA_SIGNAL_CONDITION_LT, 1, 2000000000, HSA_WAIT_STATE_BLOCKED) == 0);
+    pthread_join(thread, NULL);
+    OK(hsa_signal_destroy(shared));
+    CHECK(hsa_signal_load_relaxed(attached) == 0);
+    OK(hsa_signal_destroy(attached));
+    OK(hsa_signal_destroy(own));
+    report("a signal that was made for others has a handle, and is the same one");
+}
+
 int main(int count, char **arguments) {
     bool is_hostile = count > 1 && strcmp(arguments[1], "--hostile") == 0;
     read_code(arguments[count - 1]);
@@ -1334,8 +1418,10 @@ int main(int count, char **arguments) {
     queues();
     if (code)
         executables();
-    if (is_hostile)
+    if (is_hostile) {
         hostile();
+        by_handles();
+    }
     OK(hsa_shut_down());
     report("the runtime is shut down");
     printf("%u cases, %u failed\n", cases, failures);

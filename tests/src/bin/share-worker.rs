@@ -18,9 +18,12 @@ use nix::fcntl::SealFlag;
 use nix::sys::signal::{SigHandler, signal};
 use nix::sys::stat::fstat;
 use nix::unistd::{dup, setsid};
-use stasis::share::{Item, Received};
+use stasis::share::{Item, Received, SharedName};
 use stasis::{Buffer, Condition, Queue, QueueOptions, Runtime, Signal, WaitMode};
 use stasis_tests::sharer::language::{Answer, Ask, By, Order, Seen, receive, send};
+
+/// TIMEOUT: how long the owner of a name may be locked.
+const LIMIT: Duration = Duration::from_secs(60);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -30,6 +33,10 @@ struct Worker {
     fds: BTreeMap<String, OwnedFd>,
     signals: BTreeMap<String, Signal>,
     queue: Option<Queue>,
+}
+
+fn named(name: Vec<u8>) -> Result<SharedName> {
+    Ok(SharedName::from_bytes(name.try_into().map_err(|_| "a name has 20 bytes")?))
 }
 
 impl Worker {
@@ -146,6 +153,22 @@ impl Worker {
                         Received::Signal(signal) => drop(self.signals.insert(name, signal)),
                     }
                 }
+            }
+            Ask::Name { object } => {
+                let name = match self.buffers.get(&object) {
+                    Some(buffer) => buffer.name()?,
+                    None => self.signal(&object)?.name()?,
+                };
+                return Ok(Answer::Bytes(name.to_bytes().to_vec()));
+            }
+            Ask::ImportNamed { name, buffer, agent } => {
+                let agent = self.runtime.agent(agent).ok_or("no such agent")?;
+                let imported = self.runtime.import_named(&named(name)?, &agent, LIMIT)?;
+                self.buffers.insert(buffer, imported);
+            }
+            Ask::ImportNamedSignal { name, signal } => {
+                let imported = self.runtime.import_named_signal(&named(name)?, LIMIT)?;
+                self.signals.insert(signal, imported);
             }
             Ask::Lead => drop(setsid()?),
             Ask::Speak { over, bytes } => {

@@ -65,6 +65,12 @@ pub enum Ask {
     Pass { over: String, buffers: Vec<String>, signals: Vec<String> },
     /// Receives such a message; the received objects get these names.
     Receive { over: String, agent: usize, names: Vec<String> },
+    /// The name of a buffer or of a signal, for other processes to ask for.
+    Name { object: String },
+    /// A buffer, asked for by its name.
+    ImportNamed { name: Vec<u8>, buffer: String, agent: usize },
+    /// A signal, asked for by its name.
+    ImportNamedSignal { name: Vec<u8>, signal: String },
     /// Sends bytes over a connected socket.
     Speak { over: String, bytes: Vec<u8> },
     /// A signal, for this process alone or for others too.

@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags};
 use stasis_protocol::State;
 
 use super::shared::{Order, Outcome, Shared, Task, lower, raise};
+use super::sharing::Sharing;
 use crate::checkpoint::contact::follow;
 use crate::checkpoint::inbox::{Inbox, Message};
 use crate::checkpoint::info::ProcessInfo;
@@ -45,6 +46,7 @@ pub(super) struct Listener {
     /// Orders to resume that came while another was at work, the oldest first. Each is carried out on its own terms,
     /// unless the process runs by then.
     waiting: VecDeque<(RestoreOptions, Caller)>,
+    sharing: Sharing,
     shared: Arc<Shared>,
 }
 
@@ -94,7 +96,15 @@ impl Drop for Listener {
 
 impl Listener {
     pub fn new(runtime: Weak<Context>, inbox: Inbox, shared: Arc<Shared>) -> Self {
-        Self { runtime, inbox, silent: Vec::new(), serving: None, waiting: VecDeque::new(), shared }
+        Self {
+            runtime,
+            inbox,
+            silent: Vec::new(),
+            serving: None,
+            waiting: VecDeque::new(),
+            sharing: Sharing::default(),
+            shared,
+        }
     }
 
     pub fn run(mut self) {
@@ -209,6 +219,10 @@ impl Listener {
             Err(error) => Err(format!("the order is not understood: {error}")),
             Ok(Request::Status) => Ok(self.status(runtime)),
             Ok(Request::Info) => Ok(Done::Info(Box::new(ProcessInfo::of(runtime)))),
+            Ok(Request::Share { number }) => match u128::from_str_radix(&number, 16) {
+                Ok(number) => return self.sharing.answer(runtime, number, controller.peer),
+                Err(error) => Err(format!("{number:?} is no number of a name: {error}")),
+            },
             Ok(Request::Cancel) => Ok(Done::Cancelled { was_at_work: self.cancel(runtime) }),
             Ok(Request::Checkpoint(order)) => {
                 let from = Caller { peer: Some(controller.peer), pid: controller.pid };
@@ -281,7 +295,7 @@ impl Listener {
 }
 
 /// Answers a controller. One that has gone does not want the answer; the lease covers it.
-fn reply(runtime: &Context, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
+pub(super) fn reply(runtime: &Context, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
     let message = Reply { state: CheckpointMachine::of(runtime).state(), done };
     if let Ok(text) = serde_json::to_vec(&message) {
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();

@@ -15,6 +15,7 @@
 mod lease;
 mod listener;
 mod shared;
+mod sharing;
 mod stranded;
 mod worker;
 

@@ -197,6 +197,9 @@ fn install() -> Result<(), Errno> {
     if previous.sa_sigaction == ours.sa_sigaction {
         return Ok(());
     }
+    // What is handed on runs with the signals blocked that it asked for: one that jumps out of itself may want no more.
+    ours.sa_mask = previous.sa_mask;
+    ours.sa_flags |= previous.sa_flags & libc::SA_NODEFER;
     // Before it can be called. It is never freed: a thread may be using an older one.
     PREVIOUS.store(Box::into_raw(Box::new(previous)), Ordering::Release);
     // SAFETY: as above.

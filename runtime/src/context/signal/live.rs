@@ -124,7 +124,11 @@ impl SignalLive {
 
     /// Takes all bits of the value, leaving 0 (the exception word of a queue).
     pub fn take_bits(&self) -> u64 {
-        self.slot.swap(VALUE, 0)
+        // Not written where there is nothing: a write opens a page that is guarded at the moment.
+        match self.slot.load(VALUE, Ordering::Acquire) {
+            0 => 0,
+            _ => self.slot.swap(VALUE, 0),
+        }
     }
 
     /// Counts a completion to come. Before the packet is published.
