@@ -13,11 +13,11 @@ use stasis::Runtime;
 use crate::abi::declared::HSA_STATUS_ERROR_REFCOUNT_OVERFLOW;
 use crate::abi::{NOT_INITIALIZED, OUT_OF_RESOURCES, Outcome, Status};
 use crate::agents::Agents;
+use crate::clocks::Clocks;
 use crate::code::Code;
 use crate::events::Events;
 use crate::memory::Memory;
-use crate::profiling::Clocks;
-use crate::queues::Queues;
+use crate::queues::{Queues, Settler, Settling};
 use crate::signals::Signals;
 
 /// Everything that the program can have handles of.
@@ -31,6 +31,8 @@ pub struct Instance {
     pub memory: Memory,
     pub code: Code,
     pub events: Events,
+    /// Whether a lock has the queues settle.
+    pub settling: Settling,
 }
 
 static INSTANCE: OnceLock<Instance> = OnceLock::new();
@@ -49,6 +51,11 @@ pub fn instance() -> Outcome<&'static Instance> {
         0 => Err(NOT_INITIALIZED),
         _ => INSTANCE.get().ok_or(NOT_INITIALIZED),
     }
+}
+
+/// What was started once, whether or not it was ended since.
+pub fn opened() -> Option<&'static Instance> {
+    INSTANCE.get()
 }
 
 /// Counts a start; the first one opens the runtime.
@@ -87,6 +94,7 @@ impl Instance {
             OUT_OF_RESOURCES
         })?;
         runtime.hold_pointers();
+        runtime.set_submitter(Settler);
         let agents = Agents::new(&runtime);
         Ok(Instance {
             clocks: Clocks::new(&runtime),
@@ -95,6 +103,7 @@ impl Instance {
             memory: Memory::new(),
             code: Code::new(),
             events: Events::new(),
+            settling: Settling::default(),
             agents,
             runtime,
         })

@@ -6,9 +6,9 @@ use std::ffi::{CStr, c_char, c_void};
 
 use crate::abi::declared::*;
 use crate::abi::{Answer, INVALID_ARGUMENT, Out, Outcome, export, slice};
+use crate::clocks::now;
 use crate::code::loader_table;
 use crate::instance::{end, instance, start};
-use crate::profiling::now;
 
 /// Version of the HSA runtime that this one is, and of AMD's extension (`hsa_ext_amd.h`).
 const VERSION: (u16, u16) = (1, 1);

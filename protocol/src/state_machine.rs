@@ -18,8 +18,8 @@ use crate::sync::{AtomicBool, AtomicU8, Mutex, MutexGuard};
 /// TIMEOUT: of a verb that has no deadline of its own.
 pub const LONGEST_VERB: Duration = Duration::from_secs(86_400);
 
-/// The steps of the verbs, as the owner of a device implements them. Every step is taken with the gate closed, by one
-/// thread at a time.
+/// The steps of the verbs, as the owner of a device implements them. Every step but [`Steps::prepare`] and [`Steps::go_on`] is
+/// taken with the gate closed, and all by one thread at a time.
 pub trait Steps {
     /// What is kept while the device is closed.
     type Snapshot;
@@ -36,6 +36,12 @@ pub trait Steps {
 
     /// The gate in front of the device.
     fn gate(&self) -> &Arc<Gate>;
+
+    /// Before the gate is closed: what needs calls that the gate would hold.
+    fn prepare(&self, _mode: Mode, _limit: &Limit) {}
+
+    /// The gate is open again, after an unlock or a lock that failed.
+    fn go_on(&self) {}
 
     /// Stops the queues.
     ///
@@ -298,10 +304,13 @@ impl<P, R> StateMachine<P, R> {
         }
         self.now(Activity::Locking);
         let limit = &work.limit;
+        steps.prepare(mode, limit);
         // A failure drops the gate's token, which opens it.
-        let closed =
-            steps.gate().close(limit.deadline(LONGEST_VERB), limit.cancelled()).map_err(Failed::Gate)?;
-        steps.stop(&closed, mode, limit).map_err(step("lock"))?;
+        let closed = steps.gate().close(limit.deadline(LONGEST_VERB), limit.cancelled());
+        let stopped = closed
+            .map_err(Failed::Gate)
+            .and_then(|closed| steps.stop(&closed, mode, limit).map(|()| closed).map_err(step("lock")));
+        let closed = stopped.inspect_err(|_| steps.go_on())?;
         let elapsed = limit.elapsed();
         work.enter(Phase::Locked(closed, mode));
         Ok(elapsed)
@@ -327,6 +336,7 @@ impl<P, R> StateMachine<P, R> {
         }
         work.enter(Phase::Running);
         drop(closed);
+        steps.go_on();
         Ok(())
     }
 

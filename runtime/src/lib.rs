@@ -59,6 +59,7 @@ pub use half::f16;
 pub use stasis_protocol::{Gate, Limit, Stopped, gate};
 
 pub use self::agent::Agent;
+pub use self::context::Submitter;
 pub use self::context::agent::copy_path::{
     CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES,
 };

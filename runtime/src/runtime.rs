@@ -7,12 +7,12 @@ use std::sync::Arc;
 use kfd::topology::Node;
 
 use crate::agent::Agent;
-use crate::context::Context;
 use crate::context::agent::agents::link_matrix;
 use crate::context::agent::info::AgentInfo;
 use crate::context::agent::links::LinkMatrix;
 use crate::context::agent::select::LeftOut;
 use crate::context::error::AllocError;
+use crate::context::{Context, Submitter};
 
 /// A handle on the process's runtime. Cheap to clone.
 #[derive(Clone)]
@@ -78,6 +78,13 @@ impl Runtime {
     /// before, at each lock; a thread that blocks the signal is not held back, nor is a system call, which fails with EFAULT.
     pub fn hold_pointers(&self) {
         self.context.guard.enable();
+    }
+
+    /// Has a layer in front of the runtime know of locks; the first one that is set stays.
+    pub fn set_submitter(&self, submitter: impl Submitter + 'static) {
+        if self.context.submitter.set(Box::new(submitter)).is_err() {
+            tracing::warn!(target: "checkpoint", "there is a submitter already");
+        }
     }
 
     /// The processors of the host, as the topology had them when the runtime was opened.

@@ -151,6 +151,11 @@ fn hip_program_freezes_in_the_middle_of_its_streams() {
 }
 
 #[test]
+fn graphs_functions_of_the_host_and_times_go_on_across_freezes() {
+    hip_program_freezes("moments", ONE, 6);
+}
+
+#[test]
 fn hip_program_with_several_devices_freezes() {
     hip_program_freezes("rounds", "soft:gfx1100*2", 3);
 }

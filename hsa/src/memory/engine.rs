@@ -9,9 +9,9 @@
 //! end: memory of the program's own that was not locked.
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,13 +39,71 @@ pub enum Way {
     Other,
 }
 
+/// A copy that is kept back.
+#[derive(Clone, Debug)]
+struct Kept {
+    gpu: usize,
+    way: Way,
+    pieces: Vec<Piece>,
+    order: Order,
+}
+
 /// A GPU's queues of copy engines, each made when first needed.
 #[derive(Debug, Default)]
-pub struct Engines(Mutex<HashMap<(usize, Way), RawQueue>>);
+pub struct Engines {
+    queues: Mutex<HashMap<(usize, Way), RawQueue>>,
+    /// Copies that came while queues settle, in their order.
+    kept: Mutex<VecDeque<Kept>>,
+    /// Whether there are any.
+    keeps: AtomicBool,
+}
 
 impl Engines {
+    /// All queues.
+    pub fn all(&self) -> Vec<RawQueue> {
+        self.queues.lock().values().cloned().collect()
+    }
+
+    /// Keeps a copy back if it must not begin now: while queues settle, and behind others that are kept.
+    fn keep(&self, instance: &Instance, kept: impl FnOnce() -> Kept) -> bool {
+        if !instance.settling.is_on() && !self.keeps.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut all = self.kept.lock();
+        if !instance.settling.is_on() && all.is_empty() {
+            return false;
+        }
+        all.push_back(kept());
+        self.keeps.store(true, Ordering::Release);
+        true
+    }
+
+    /// Begins copies that were kept back; whether there were any.
+    pub fn take_up(&self, instance: &Instance) -> bool {
+        let mut begun = false;
+        while self.keeps.load(Ordering::Acquire) && !instance.settling.is_on() {
+            let Some(first) = self.kept.lock().front().cloned() else { break };
+            let agent = instance.agents.gpus().find(|agent| agent.index() == first.gpu);
+            let submitted = agent.ok_or(ERROR).and_then(|agent| {
+                let queue = self.queue(agent, first.way)?;
+                let words = words(agent, &first.pieces, &first.order).map_err(|_| ERROR)?;
+                submit(&queue, &words, &first.order)
+            });
+            if let Err(status) = submitted {
+                tracing::warn!(target: "hsa", %status, "a copy that was kept back failed");
+                instance.signals.fail(&first.order.done);
+            }
+            // Not before it is in the queue: later ones come behind it.
+            let mut all = self.kept.lock();
+            all.pop_front();
+            self.keeps.store(!all.is_empty(), Ordering::Release);
+            begun = true;
+        }
+        begun
+    }
+
     fn queue(&self, agent: &stasis::Agent, way: Way) -> Outcome<RawQueue> {
-        let mut queues = self.0.lock();
+        let mut queues = self.queues.lock();
         let place = (agent.index(), way);
         if let Some(queue) = queues.get(&place).filter(|queue| queue.fault().is_none()) {
             return Ok(queue.clone());
@@ -64,7 +122,8 @@ impl Engines {
     }
 
     pub fn clear(&self) {
-        self.0.lock().clear();
+        self.kept.lock().clear();
+        self.queues.lock().clear();
     }
 }
 
@@ -244,7 +303,12 @@ pub fn copy(
         };
         let all = pieces.iter().map(addressed).collect::<Outcome<Option<Vec<Piece>>>>()?;
         if let (Some(all), Some(_)) = (all, Generation::of(agent.target())) {
-            let queue = instance.memory.engines.queue(agent, way)?;
+            let engines = &instance.memory.engines;
+            let kept = || Kept { gpu: agent.index(), way, pieces: all.clone(), order: order.clone() };
+            if engines.keep(instance, kept) {
+                return instance.queues.look_again(instance);
+            }
+            let queue = engines.queue(agent, way)?;
             let words = words(agent, &all, &order).map_err(|_| INVALID_ARGUMENT)?;
             return submit(&queue, &words, &order);
         }

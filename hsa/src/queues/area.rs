@@ -221,6 +221,11 @@ impl Ring {
         self.pages.half(self.offset(index))
     }
 
+    /// Its length in packets.
+    pub fn packets(&self) -> u32 {
+        self.packets
+    }
+
     /// Whether the packet of an index is published.
     #[inline]
     pub fn is_published(&self, index: u64) -> bool {

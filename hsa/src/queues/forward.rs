@@ -31,7 +31,7 @@ const BUSY: Duration = Duration::from_micros(200);
 /// How far a queue's packets were moved.
 #[derive(Debug, Default)]
 pub struct Forward {
-    next: u64,
+    pub(super) next: u64,
     words: Vec<u32>,
 }
 
@@ -50,7 +50,7 @@ impl Queues {
             let Forward { next, words } = &mut *forward;
             words.clear();
             let mut end = *next;
-            while words.len() < TOGETHER * PACKET_WORDS {
+            while words.len() < TOGETHER * PACKET_WORDS && end < queue.end.load(Ordering::Relaxed) {
                 let Some(packet) = queue.ring.packet(end) else { break };
                 words.extend_from_slice(&packet);
                 end += 1;
@@ -160,6 +160,7 @@ fn watch(instance: &'static Instance) {
         for queue in &all {
             found |= queues.look(queue);
         }
+        found |= instance.memory.engines.take_up(instance);
         if found {
             (last, pause) = (Instant::now(), SHORTEST);
         }

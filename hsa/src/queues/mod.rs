@@ -11,6 +11,7 @@ mod faults;
 mod forward;
 mod indices;
 mod options;
+mod settle;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use stasis::raw::{RawKind, RawOptions, RawQueue};
 
 use self::area::{Area, PLACES, Ring};
 use self::forward::Forward;
+pub use self::settle::{Settler, Settling};
 use crate::abi::declared::*;
 use crate::abi::{
     Data, ERROR, INVALID_ARGUMENT, INVALID_QUEUE, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, Status,
@@ -50,6 +52,8 @@ pub struct Queue {
     /// Whose it is, by the agent's position.
     agent: usize,
     forward: Mutex<Forward>,
+    /// Where moving stops; written under the lock of `forward`.
+    end: AtomicU64,
     /// The index that its doorbell was rung with last.
     rung: AtomicU64,
     /// Whether there are packets that found no room.
@@ -116,6 +120,11 @@ impl Queues {
     fn all(&self) -> Vec<Arc<Queue>> {
         let used = self.used.load(Ordering::Acquire);
         self.places[..used].iter().filter_map(|place| place.read().clone()).collect()
+    }
+
+    /// Has the thread that looks after queues look once more.
+    pub fn look_again(&self, instance: &'static Instance) -> Outcome {
+        self.watch.start(instance)
     }
 
     /// The words by which the program flushes the host data path of a GPU.
@@ -224,6 +233,7 @@ fn make(instance: &'static Instance, wanted: Wanted) -> Outcome<*mut hsa_queue_t
             hardware: wanted.hardware,
             agent: wanted.agent,
             forward: Mutex::default(),
+            end: AtomicU64::new(u64::MAX),
             rung: AtomicU64::new(u64::MAX),
             stalled: AtomicBool::new(false),
             inactive: AtomicBool::new(false),
@@ -234,6 +244,9 @@ fn make(instance: &'static Instance, wanted: Wanted) -> Outcome<*mut hsa_queue_t
     })?;
     if queue.hardware.is_some() {
         queues.watch.start(instance)?;
+        if instance.settling.is_on() {
+            queue.stop();
+        }
     }
     Ok(pointer)
 }

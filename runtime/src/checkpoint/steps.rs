@@ -38,6 +38,18 @@ impl<'a> Steps for Driver<'a> {
         &self.0.gate
     }
 
+    fn prepare(&self, mode: Mode, limit: &Limit) {
+        if let (Mode::Drain, Some(submitter)) = (mode, self.0.submitter.get()) {
+            submitter.settle(limit);
+        }
+    }
+
+    fn go_on(&self) {
+        if let Some(submitter) = self.0.submitter.get() {
+            submitter.go_on();
+        }
+    }
+
     fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
         let context = self.0;
         let _own = guard::own();

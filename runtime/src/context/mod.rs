@@ -31,10 +31,11 @@ pub mod program;
 pub mod queue;
 pub mod registry;
 pub mod signal;
+mod submitter;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use kfd::topology::Node;
 use parking_lot::Mutex;
@@ -54,6 +55,7 @@ use self::queue::lost_agent::LostAgents;
 use self::registry::Registry;
 use self::registry::state::BoKey;
 use self::signal::event::EventLive;
+pub use self::submitter::Submitter;
 
 /// The one context that a process has in the driver, which KFD keeps until the process's memory goes.
 pub struct Context {
@@ -85,6 +87,8 @@ pub struct Context {
     pub lost_agents: LostAgents,
     /// Holds threads back that have pointers to device memory.
     pub guard: Guard,
+    /// What gives the queues their packets, if it wants to know of locks.
+    pub submitter: OnceLock<Box<dyn Submitter>>,
     /// What the layers above keep.
     layers: Layers,
     device: GatedCell<Option<Arc<Device>>>,

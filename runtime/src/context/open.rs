@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: a failure leaves nothing open and nothing reserved.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kfd::{Topology, Transport};
 use parking_lot::Mutex;
@@ -81,6 +81,7 @@ fn with_window(
         code_caches,
         lost_agents,
         guard: Guard::default(),
+        submitter: OnceLock::new(),
         layers: Layers::default(),
         watch: Mutex::new(None),
     });

@@ -1421,9 +1421,13 @@ int main(int count, char **arguments) {
     if (is_hostile) {
         hostile();
         by_handles();
+        OK(hsa_shut_down());
+        report("the runtime is shut down");
     }
-    OK(hsa_shut_down());
-    report("the runtime is shut down");
     printf("%u cases, %u failed\n", cases, failures);
+    fflush(stdout);
+    // Without the library's end: AMD's runtime of 6.1 sometimes locks a mutex there that it has freed, and hangs.
+    if (!is_hostile)
+        _exit(failures != 0);
     return failures != 0;
 }
