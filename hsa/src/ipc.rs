@@ -19,9 +19,7 @@ use stasis::share::{NAME_BYTES, SharedName};
 use stasis::{NamedError, ShareError};
 
 use crate::abi::declared::*;
-use crate::abi::{
-    INVALID_ALLOCATION, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, export, slice,
-};
+use crate::abi::{INVALID_ARGUMENT, OUT_OF_RESOURCES, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
 use crate::memory::{Block, Origin, PAGE, address_of, agents_of, pointer_to, status_of};
 
@@ -86,10 +84,7 @@ fn refused(error: &ShareError) -> crate::abi::Status {
 fn named<T>(result: Result<T, NamedError>) -> Outcome<T> {
     result.map_err(|error| {
         tracing::debug!(target: "hsa", error = %stasis::explain(&error), "an object was not had by its name");
-        match error {
-            NamedError::Unknown { .. } | NamedError::Owner { .. } => INVALID_ARGUMENT,
-            _ => OUT_OF_RESOURCES,
-        }
+        if error.is_name() { INVALID_ARGUMENT } else { OUT_OF_RESOURCES }
     })
 }
 
@@ -107,7 +102,7 @@ fn attach(instance: &Instance, shared: Shared, agents: &[&stasis::Agent]) -> Out
     for other in others {
         buffer.allow(other).map_err(status_of)?;
     }
-    Ok(instance.memory.add(Block::part(buffer, offset, shared.bytes, Origin::Imported)).base())
+    Ok(instance.memory.add(Block::part(buffer, offset, shared.bytes, Origin::Attached)).base())
 }
 
 export! {
@@ -121,10 +116,12 @@ export! {
         }
         let (block, offset) = instance.memory.find(address_of(ptr)).ok_or(INVALID_ARGUMENT)?;
         let lengths = block.bytes()..=whole_pages(block.bytes());
-        if offset != 0 || !lengths.contains(&(len as u64)) || matches!(block.origin, Origin::Locked(_)) {
+        let is_shared = matches!(block.origin, Origin::Pool(_) | Origin::Imported | Origin::Attached);
+        if offset != 0 || !lengths.contains(&(len as u64)) || !is_shared {
             return Err(INVALID_ARGUMENT);
         }
         let (buffer, at) = block.place(0)?;
+        instance.memory.keep_apart(&block);
         let shared = Shared {
             name: buffer.name().map_err(|error| refused(&error))?,
             first_page: queues::words::count(size(at / PAGE)),
@@ -158,10 +155,8 @@ export! {
     /// Ends what `hsa_amd_ipc_memory_attach` gave.
     fn hsa_amd_ipc_memory_detach(mapped_ptr: *mut c_void) {
         let instance = instance()?;
-        let address = address_of(mapped_ptr);
-        let is_attached = |block: &Block| block.base() == address && matches!(block.origin, Origin::Imported);
-        instance.memory.find(address).filter(|(block, _)| is_attached(block)).ok_or(INVALID_ARGUMENT)?;
-        instance.memory.free(address).map_err(|_| INVALID_ALLOCATION)
+        let is_attached = |origin| matches!(origin, Origin::Attached);
+        instance.memory.free_of(address_of(mapped_ptr), is_attached).map_err(|_| INVALID_ARGUMENT)
     }
 
     /// A handle that names a signal for other processes: one that was made for them.
@@ -169,7 +164,7 @@ export! {
         let instance = instance()?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(handle) }?;
-        let signal = instance.signals.get(signal.handle).ok_or(INVALID_SIGNAL)?;
+        let signal = instance.signals.get(signal.handle).ok_or(INVALID_ARGUMENT)?;
         let name = signal.of_runtime().name().map_err(|error| match error {
             ShareError::NotShared { .. } => INVALID_ARGUMENT,
             error => refused(&error),

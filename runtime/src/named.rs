@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory and signals of other processes, asked for by name: a process asks the agent of the one whose they are.
+//!
+//! INVARIANT: who asks holds a pass while it has a connection, or a descriptor that is not imported yet; and it asks for a short time
+//! only, since its own lock waits for that. So neither is there when the process is frozen.
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -11,7 +15,8 @@ use crate::runtime::Runtime;
 use crate::share::{ShareError, SharedName};
 use crate::signal::Signal;
 
-/// TIMEOUT: after how long an owner is asked again that is locked.
+/// TIMEOUT: how long one question may take, and after how long there is another. An owner that is locked does not hear of it.
+const QUESTION: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// What a name names was not had.
@@ -24,8 +29,8 @@ pub enum NamedError {
         /// The process that was asked.
         owner: i32,
     },
-    /// The owner was locked or checkpointed all the time.
-    #[error("Process {owner} was locked or checkpointed for {} ms: ask again", waited.as_millis())]
+    /// The owner was locked or checkpointed all the time, or stopped.
+    #[error("Process {owner} was locked, checkpointed or stopped for {} ms: ask again", waited.as_millis())]
     Away {
         /// The process that was asked.
         owner: i32,
@@ -41,28 +46,72 @@ pub enum NamedError {
         #[source]
         source: CallError,
     },
+    /// The descriptor of the memory was lost on its way.
+    #[error("The descriptor that process {owner} gave did not arrive: is RLIMIT_NOFILE reached?")]
+    NoDescriptor {
+        /// The process that was asked.
+        owner: i32,
+    },
     /// What the owner gave could not be taken.
     #[error(transparent)]
     Share(#[from] ShareError),
 }
 
-/// The DMABuf of what a name names.
-fn ask(name: &SharedName, limit: Duration) -> Result<OwnedFd, NamedError> {
+/// Asks once: the DMABuf of what a name names; `None` if the owner does not answer now.
+fn ask_once(name: &SharedName, request: &Request, limit: Duration) -> Result<Option<OwnedFd>, NamedError> {
+    let owner = name.owner;
+    match call_with(owner, request, &[], limit) {
+        Ok((_, Done::Shared, files)) => {
+            files.into_iter().next().map(Some).ok_or(NamedError::NoDescriptor { owner })
+        }
+        Ok((_, Done::NotNow, _)) | Err(CallError::NoAnswer { .. }) => Ok(None),
+        Ok(_) => Err(NamedError::Unknown { owner }),
+        Err(source) => Err(NamedError::Owner { owner, source }),
+    }
+}
+
+/// Asks until there is an answer, and takes what a name names.
+fn ask<T>(
+    runtime: &Runtime,
+    name: &SharedName,
+    limit: Duration,
+    take: impl FnOnce(OwnedFd) -> Result<T, ShareError>,
+) -> Result<T, NamedError> {
     let SharedName { owner, number } = *name;
     if owner <= 0 {
         return Err(NamedError::Unknown { owner });
     }
-    let started = Instant::now();
     let request = Request::Share { number: format!("{number:032x}") };
+    // The time in which this process is itself locked, or gone, is not counted.
+    let mut waited = Duration::ZERO;
     loop {
-        let left = limit.saturating_sub(started.elapsed());
-        let (_, done, files) =
-            call_with(owner, &request, &[], left).map_err(|source| NamedError::Owner { owner, source })?;
-        match (done, files.into_iter().next()) {
-            (Done::Shared, Some(file)) => return Ok(file),
-            (Done::NotNow, _) if started.elapsed() + AGAIN < limit => std::thread::sleep(AGAIN),
-            (Done::NotNow, _) => return Err(NamedError::Away { owner, waited: started.elapsed() }),
-            _ => return Err(NamedError::Unknown { owner }),
+        let pass = runtime.context().gate.enter().map_err(ShareError::Lost)?;
+        let begun = Instant::now();
+        if let Some(file) = ask_once(name, &request, QUESTION)? {
+            return Ok(take(file)?);
+        }
+        waited += begun.elapsed();
+        drop(pass);
+        if waited >= limit {
+            return Err(NamedError::Away { owner, waited });
+        }
+        std::thread::sleep(AGAIN);
+        waited += AGAIN;
+    }
+}
+
+impl NamedError {
+    /// Whether it is the name that is wrong: asking again is of no use.
+    #[must_use]
+    pub fn is_name(&self) -> bool {
+        match self {
+            Self::Unknown { .. } => true,
+            Self::Owner { source: CallError::NoAgent { .. } | CallError::Impostor { .. }, .. } => true,
+            Self::Owner { source: CallError::Denied { source, .. }, .. } => {
+                source.kind() == ErrorKind::PermissionDenied
+            }
+            Self::Share(ShareError::NoSignal { .. }) => true,
+            _ => false,
         }
     }
 }
@@ -79,7 +128,7 @@ impl Runtime {
         agent: &Agent,
         limit: Duration,
     ) -> Result<Buffer, NamedError> {
-        Ok(self.import(ask(name, limit)?, agent)?)
+        ask(self, name, limit, |file| self.import(file, agent))
     }
 
     /// The shared signal that [`Signal::name`] names, in the same way.
@@ -87,6 +136,6 @@ impl Runtime {
     /// # Errors
     /// As for [`Runtime::import_named`].
     pub fn import_named_signal(&self, name: &SharedName, limit: Duration) -> Result<Signal, NamedError> {
-        Ok(self.import_signal(ask(name, limit)?)?)
+        ask(self, name, limit, |file| self.import_signal(file))
     }
 }

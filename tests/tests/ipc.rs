@@ -4,6 +4,8 @@
 
 use std::fs;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use stasis_tests::gpu::on_a_future_kernel;
 use stasis_tests::sharer::language::{Answer, Ask, By};
 use stasis_tests::sharer::{Pending, Sharers};
@@ -145,6 +147,10 @@ fn one_process_waits_for_what_the_other_completes_before_and_after_checkpoints()
     signals_cross(&on, "again", 40);
 }
 
+fn send_signal(on: &Sharers, signal: Signal) {
+    kill(Pid::from_raw(on.pid("root")), signal).unwrap();
+}
+
 fn name(on: &Sharers, worker: &str, object: &str) -> Vec<u8> {
     match on.ask(worker, Ask::Name { object: object.into() }) {
         Answer::Bytes(name) => name,
@@ -163,7 +169,13 @@ fn memory_and_signals_are_had_by_names_that_stay_right_across_checkpoints() {
     let names = ["x", "go", "done"].map(|object| name(&on, "root", object));
     assert_eq!(names[0], name(&on, "root", "x"));
     let [buffer, signals @ ..] = &names;
-    let import = |name: &Vec<u8>| Ask::ImportNamed { name: name.clone(), buffer: "x".into(), agent: 1 };
+    let within = |limit_ms: u64, name: &Vec<u8>| Ask::ImportNamed {
+        name: name.clone(),
+        buffer: "x".into(),
+        agent: 1,
+        limit_ms,
+    };
+    let import = |name: &Vec<u8>| within(60_000, name);
     on.ask("a", import(buffer));
     for (signal, name) in ["go", "done"].into_iter().zip(signals) {
         on.ask("a", Ask::ImportNamedSignal { name: name.clone(), signal: signal.into() });
@@ -176,6 +188,12 @@ fn memory_and_signals_are_had_by_names_that_stay_right_across_checkpoints() {
     on.ask("a", Ask::Free { buffer: "x".into() });
     on.ask("a", import(buffer));
     signals_cross(&on, "again", 50);
+    // An owner that does not answer is asked until the limit, and later again.
+    send_signal(&on, Signal::SIGSTOP);
+    let error = fails(&on, "a", within(500, buffer));
+    send_signal(&on, Signal::SIGCONT);
+    assert!(error.contains("was locked, checkpointed or stopped"), "{error}");
+    on.ask("a", import(buffer));
     // A buffer is no signal, and what is not for others has no name.
     let error = fails(&on, "a", Ask::ImportNamedSignal { name: buffer.clone(), signal: "none".into() });
     assert!(error.contains("are no signal"), "{error}");

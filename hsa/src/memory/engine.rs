@@ -19,7 +19,7 @@ use queues::sdma::{self, Gcr, Generation, Packet, SdmaError};
 use stasis::raw::{RawKind, RawOptions, RawQueue, transfer_prologue};
 use stasis::{Condition, RawError, WaitMode};
 
-use super::{address_of, pointer_to, status_of, transfer};
+use super::{Origin, address_of, pointer_to, status_of, transfer};
 use crate::abi::declared::*;
 use crate::abi::{ERROR, INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
@@ -187,7 +187,8 @@ fn agent_address(
         // A block that is too short is an error; none is the program's own memory.
         return if instance.memory.find(address).is_some() { Err(INVALID_ARGUMENT) } else { Ok(None) };
     };
-    if block.owner(instance).is_some_and(|owner| owner != mover.index()) {
+    let is_of_others = matches!(block.origin, Origin::Imported | Origin::Attached);
+    if is_of_others || block.owner(instance).is_some_and(|owner| owner != mover.index()) {
         block.buffer()?.allow(mover).map_err(status_of)?;
     }
     Ok(Some(block.base() + offset))

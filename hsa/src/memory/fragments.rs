@@ -47,6 +47,8 @@ impl Pages {
 struct Chunk {
     buffer: Buffer,
     pages: Pages,
+    /// Another process may have it: pages that are given back are not given out again.
+    is_shared: bool,
 }
 
 /// The chunks of the GPU; at most one of them is empty.
@@ -66,7 +68,8 @@ impl Fragments {
             return None;
         }
         let mut chunks = self.0.lock();
-        let found = chunks.iter_mut().find_map(|chunk| Some((chunk.pages.take(count)?, &chunk.buffer)));
+        let own = chunks.iter_mut().filter(|chunk| !chunk.is_shared);
+        let found = own.into_iter().find_map(|chunk| Some((chunk.pages.take(count)?, &chunk.buffer)));
         let (first, buffer) = if let Some((first, buffer)) = found {
             (first, buffer.clone())
         } else {
@@ -74,7 +77,7 @@ impl Fragments {
             let buffer = pool.alloc(instance, PAGES * queues::words::size(PAGE)).ok()?;
             let mut pages = Pages([false; PAGES]);
             let first = pages.take(count)?;
-            chunks.push(Chunk { buffer: buffer.clone(), pages });
+            chunks.push(Chunk { buffer: buffer.clone(), pages, is_shared: false });
             (first, buffer)
         };
         let base = buffer.va() + first as u64 * PAGE;
@@ -87,19 +90,24 @@ impl Fragments {
         let Some(at) = chunks.iter().position(|chunk| chunk.buffer.va() == buffer.va()) else { return };
         chunks[at].pages.give_back(pages_of(base - buffer.va()), pages_of(bytes));
         let is_empty = |chunk: &Chunk| chunk.pages.is_empty();
+        let is_spare = chunks[at].is_shared || chunks.iter().filter(|chunk| is_empty(chunk)).count() > 1;
         // One that packets still use stays, and is taken from first.
-        if is_empty(&chunks[at])
-            && chunks.iter().filter(|chunk| is_empty(chunk)).count() > 1
-            && buffer.free().is_ok()
-        {
+        if is_empty(&chunks[at]) && is_spare && buffer.free().is_ok() {
             chunks.remove(at);
         }
     }
 
-    /// Bytes of chunks that are of no fragment.
+    /// Has no more fragments made of a buffer, which another process may have from now on.
+    pub fn keep_apart(&self, buffer: &Buffer) {
+        let mut chunks = self.0.lock();
+        let of_buffer = chunks.iter_mut().filter(|chunk| chunk.buffer.va() == buffer.va());
+        of_buffer.for_each(|chunk| chunk.is_shared = true);
+    }
+
+    /// Bytes of chunks that are of no fragment, and can be.
     pub fn unused(&self) -> u64 {
         let pages = |chunk: &Chunk| chunk.pages.0.iter().filter(|is_used| !**is_used).count() as u64;
-        self.0.lock().iter().map(pages).sum::<u64>() * PAGE
+        self.0.lock().iter().filter(|chunk| !chunk.is_shared).map(pages).sum::<u64>() * PAGE
     }
 
     pub fn clear(&self) {

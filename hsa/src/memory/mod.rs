@@ -50,6 +50,8 @@ pub enum Origin {
     Locked(u64),
     /// Another process, by a descriptor.
     Imported,
+    /// Another process, by a handle.
+    Attached,
     /// Reserved addresses, into which memory is mapped.
     Reserved,
     /// The image of a code object on an agent, by its position.
@@ -133,7 +135,7 @@ impl Block {
 
     /// Whether it is a free that ends it.
     fn is_freed(&self) -> bool {
-        matches!(self.origin, Origin::Pool(_) | Origin::Imported)
+        matches!(self.origin, Origin::Pool(_) | Origin::Imported | Origin::Attached)
     }
 
     /// Its memory, and where in that a place of the block's is.
@@ -231,10 +233,15 @@ impl Memory {
     }
 
     /// Ends what was allocated, which its address names.
-    pub fn free(&self, address: u64) -> Outcome {
+    fn free(&self, address: u64) -> Outcome {
+        self.free_of(address, |_| true)
+    }
+
+    /// The same of what came from there.
+    pub fn free_of(&self, address: u64, is_from: impl Fn(Origin) -> bool) -> Outcome {
         // Of two threads that free the same, one does.
         let block = match self.blocks.write().entry(address) {
-            Entry::Occupied(found) if found.get().is_freed() => found.remove(),
+            Entry::Occupied(found) if found.get().is_freed() && is_from(found.get().origin) => found.remove(),
             _ => return Err(INVALID_ALLOCATION),
         };
         let callbacks = std::mem::take(&mut *block.callbacks.lock());
@@ -253,6 +260,13 @@ impl Memory {
                 self.blocks.write().insert(address, block);
                 Err(Status(HSA_STATUS_ERROR_RESOURCE_FREE))
             }
+        }
+    }
+
+    /// Has memory of a block that another process may have from now on be no other block's.
+    pub fn keep_apart(&self, block: &Block) {
+        if let (true, Some(buffer)) = (block.is_fragment, &block.buffer) {
+            self.fragments.keep_apart(buffer);
         }
     }
 
@@ -435,6 +449,10 @@ export! {
 
 /// Lets these agents access a block, beside its owner. Of the host's memory all agents have access at any time.
 fn allow_only(instance: &Instance, block: &Block, listed: &[&stasis::Agent]) -> Outcome {
+    if matches!(block.origin, Origin::Imported | Origin::Attached) {
+        // Whose it is another process knows, so nobody is denied.
+        return listed.iter().try_for_each(|agent| block.buffer()?.allow(agent).map_err(status_of));
+    }
     let Some(owner) = block.owner(instance) else { return Ok(()) };
     for agent in instance.agents.gpus().filter(|agent| agent.index() != owner) {
         let changed = match listed.iter().any(|listed| listed.index() == agent.index()) {

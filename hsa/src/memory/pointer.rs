@@ -39,7 +39,7 @@ fn describe(instance: &Instance, address: u64) -> hsa_amd_pointer_info_t {
             let flags = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
             (HSA_EXT_POINTER_TYPE_HSA, base, owner_of(instance, &block), flags)
         }
-        Origin::Imported => {
+        Origin::Imported | Origin::Attached => {
             let host = if block.is_visible(instance) { base } else { null_mut() };
             (
                 HSA_EXT_POINTER_TYPE_IPC,

@@ -57,6 +57,7 @@ unsafe fn export_range(
         return Err(INVALID_AGENT);
     }
     let (buffer, at) = block.place(offset)?;
+    instance.memory.keep_apart(&block);
     fd.put(shared(buffer.export())?.into_raw_fd());
     place.put(at);
     Ok(())
@@ -139,6 +140,6 @@ export! {
         if ptr.is_null() {
             return Ok(());
         }
-        instance.memory.free(address_of(ptr)).map_err(|_| ERROR)
+        instance.memory.free_of(address_of(ptr), |origin| matches!(origin, Origin::Imported)).map_err(|_| ERROR)
     }
 }

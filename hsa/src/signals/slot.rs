@@ -3,7 +3,8 @@
 //!
 //! INVARIANT: a [`Slot`] is made for the address of a live signal only, and a page of signals stays mapped for the life of the process
 //! (a checkpoint makes threads that touch it wait). So its fields may be accessed at any time, atomically, even after the signal was
-//! destroyed.
+//! destroyed. Only the page of a signal that other processes may have goes with it: that the program destroys no signal that it uses
+//! is the header's contract.
 #![allow(unsafe_code)]
 
 use std::mem::offset_of;

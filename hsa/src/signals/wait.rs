@@ -90,7 +90,9 @@ fn wait(
         return value;
     }
     let Some(signal) = instance.signals.get(signal.handle) else { return value };
-    let met = wait_any(instance, &[(signal, condition)], timeout(timeout_hint), mode(hint));
+    // It lives until the last look, if only here.
+    let awaited = [(signal, condition)];
+    let met = wait_any(instance, &awaited, timeout(timeout_hint), mode(hint));
     met.map_or_else(|| slot.value().load(std::sync::atomic::Ordering::Acquire), |(_, value)| value)
 }
 

@@ -9,7 +9,7 @@ use kfd::linux::{retry, set_receive_timeout};
 use nix::sys::socket::{MsgFlags, recv};
 use stasis_protocol::State;
 
-use super::contact::reach;
+use super::contact::{reach, reach_running};
 use super::message::{self, MAX_MESSAGE};
 use super::protocol::{CallError, Done, Reply, Request};
 
@@ -70,7 +70,10 @@ fn exchange(
 ) -> Result<(State, Done, Vec<OwnedFd>), CallError> {
     let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: asked.elapsed(), source };
     let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;
-    let socket = reach(pid, deadline)?;
+    let socket = match request {
+        Request::Share { .. } => reach_running(pid, deadline)?,
+        _ => reach(pid, deadline)?,
+    };
     let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
     set_receive_timeout(&socket, left).map_err(|e| no_answer(e.into()))?;
     message::send(&socket, &order, files).map_err(|e| no_answer(e.into()))?;

@@ -164,7 +164,16 @@ impl Invitation {
     /// # Errors
     /// As the system answers.
     pub fn send(&self, to: &Contact) -> io::Result<bool> {
-        match to.write(&Message::Invitation(self.name.clone())) {
+        self.leave(to, &Message::Invitation(self.name.clone()))
+    }
+
+    /// The same of an agent that is to answer only while its process runs.
+    fn ask(&self, to: &Contact) -> io::Result<bool> {
+        self.leave(to, &Message::Question(self.name.clone()))
+    }
+
+    fn leave(&self, to: &Contact, message: &Message) -> io::Result<bool> {
+        match to.write(message) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             sent => sent.map(|()| true),
         }
@@ -237,6 +246,22 @@ pub fn has_agent(pid: i32) -> bool {
 /// # Errors
 /// [`CallError`], but for those of an answer.
 pub fn reach(pid: i32, deadline: Instant) -> Result<OwnedFd, CallError> {
+    reach_by(pid, deadline, Invitation::send)
+}
+
+/// The same of an agent that comes only while its process runs.
+///
+/// # Errors
+/// As for [`reach`].
+pub(super) fn reach_running(pid: i32, deadline: Instant) -> Result<OwnedFd, CallError> {
+    reach_by(pid, deadline, Invitation::ask)
+}
+
+fn reach_by(
+    pid: i32,
+    deadline: Instant,
+    invite: impl Fn(&Invitation, &Contact) -> io::Result<bool>,
+) -> Result<OwnedFd, CallError> {
     let started = Instant::now();
     let contact = match Contact::find(pid) {
         Ok(Some(contact)) => contact,
@@ -257,7 +282,7 @@ pub fn reach(pid: i32, deadline: Instant) -> Result<OwnedFd, CallError> {
             return Err(waits(Errno::ETIMEDOUT.into()));
         }
         if now >= invite_at {
-            let sent = invitation.send(&contact).map_err(|source| no_agent(pid, source))?;
+            let sent = invite(&invitation, &contact).map_err(|source| no_agent(pid, source))?;
             invite_at = now + if sent { AGAIN } else { PAUSE };
         }
         let mut fds = vec![

@@ -84,6 +84,8 @@ impl Notice {
 pub(super) enum Message {
     /// The abstract name at which it waits, in the agent's network namespace.
     Invitation(String),
+    /// The same of another process that asks for shared memory: it is not followed while this one is locked.
+    Question(String),
     /// An order whose answer nobody waits for.
     Order(Request),
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Two processes with the same memory of the device: `ipc [FILE]`, rounds until the file is there, else three. The first one makes a
-// large buffer and a small one between others, and sends their handles to the second one, its child. They add to both in turns.
+// large buffer and a small one between others, and sends their handles to the second one, its child. They add to both in turns. In a
+// third one a thread of the first counts by pointers all the time.
 #include "check.h"
 
 #include <fcntl.h>
@@ -8,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 extern char **environ;
@@ -46,15 +49,16 @@ static bool take(int fd, void *to, size_t bytes) {
 }
 
 struct Handles {
-    hipIpcMemHandle_t large, small;
+    hipIpcMemHandle_t large, small, counted;
 };
 
 static int child() {
     Handles handles;
     REQUIRE(take(FROM_PARENT, &handles, sizeof handles), "no handles");
-    unsigned *large, *small, *again;
+    unsigned *large, *small, *again, *counted;
     CHECK(hipIpcOpenMemHandle((void **)&large, handles.large, hipIpcMemLazyEnablePeerAccess));
     CHECK(hipIpcOpenMemHandle((void **)&small, handles.small, hipIpcMemLazyEnablePeerAccess));
+    CHECK(hipIpcOpenMemHandle((void **)&counted, handles.counted, hipIpcMemLazyEnablePeerAccess));
     // Once more after the end of the first.
     CHECK(hipIpcCloseMemHandle(small));
     CHECK(hipIpcOpenMemHandle((void **)&again, handles.small, hipIpcMemLazyEnablePeerAccess));
@@ -66,6 +70,7 @@ static int child() {
     }
     CHECK(hipIpcCloseMemHandle(large));
     CHECK(hipIpcCloseMemHandle(again));
+    CHECK(hipIpcCloseMemHandle(counted));
     return 0;
 }
 
@@ -96,6 +101,15 @@ static unsigned *numbered(unsigned count) {
     return words;
 }
 
+// Counts in a word that only this thread writes, and looks at each count again.
+static void tally(volatile unsigned *word, std::atomic<bool> *stop) {
+    unsigned expected = 0;
+    while (!stop->load()) {
+        REQUIRE(*word == expected, "%u, not %u", *word, expected);
+        *word = ++expected;
+    }
+}
+
 int main(int count, char **arguments) {
     if (count > 1 && std::strcmp(arguments[1], "child") == 0)
         return child();
@@ -112,11 +126,14 @@ int main(int count, char **arguments) {
     close(down[0]);
     close(up[1]);
 
-    unsigned *large = numbered(LARGE), *before = numbered(SMALL), *small = numbered(SMALL);
+    unsigned *large = numbered(LARGE), *before = numbered(SMALL), *small = numbered(SMALL), *counted = numbered(LARGE);
     Handles handles;
     CHECK(hipIpcGetMemHandle(&handles.large, large));
     CHECK(hipIpcGetMemHandle(&handles.small, small));
+    CHECK(hipIpcGetMemHandle(&handles.counted, counted));
     put(down[1], &handles, sizeof handles);
+    std::atomic<bool> stop{false};
+    std::thread thread(tally, counted, &stop);
     unsigned round = 0;
     while (count > 1 ? access(arguments[1], F_OK) != 0 : round < 3) {
         put(down[1], &round, sizeof round);
@@ -131,11 +148,14 @@ int main(int count, char **arguments) {
         std::printf("round %u\n", round);
         std::fflush(stdout);
     }
+    stop = true;
+    thread.join();
     close(down[1]);
     int status;
     REQUIRE(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child failed");
     CHECK(hipFree(large));
     CHECK(hipFree(before));
     CHECK(hipFree(small));
+    CHECK(hipFree(counted));
     return passed("ipc");
 }

@@ -1368,6 +1368,11 @@ static void by_handles(void) {
     report("it is said to be of another process");
     OK(hsa_amd_memory_pool_free(memory[1]));
     CHECK(mapped[3] == 2);
+    OK(hsa_amd_memory_pool_allocate(vram, 5000, 0, (void **)&memory[1]));
+    OK(hsa_amd_memory_fill(memory[1], 9, 1250));
+    OK(hsa_amd_memory_fill(mapped, 2, 1250));
+    CHECK(memory[1][3] == 9 && mapped[3] == 2);
+    OK(hsa_amd_memory_pool_free(memory[1]));
     OK(hsa_amd_ipc_memory_detach(mapped));
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_detach(mapped));
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_memory_detach(NULL));
@@ -1375,12 +1380,13 @@ static void by_handles(void) {
     CHECK(other[3] == 2);
     OK(hsa_amd_ipc_memory_detach(other));
     OK(hsa_amd_memory_pool_free(memory[0]));
-    report("memory is there until its last owner has ended it");
+    report("memory is there until its last owner has ended it, and no other's meanwhile");
 
     hsa_signal_t shared, own, attached;
     hsa_amd_ipc_signal_t name;
     OK(hsa_amd_signal_create(5, 0, NULL, HSA_AMD_SIGNAL_IPC, &shared));
     OK(hsa_signal_create(5, 0, NULL, &own));
+    STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_create((hsa_signal_t){64}, &name));
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_create(own, &name));
     STATUS(HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_amd_ipc_signal_create(shared, NULL));
     OK(hsa_amd_ipc_signal_create(shared, &name));

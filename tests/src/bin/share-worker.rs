@@ -161,9 +161,10 @@ impl Worker {
                 };
                 return Ok(Answer::Bytes(name.to_bytes().to_vec()));
             }
-            Ask::ImportNamed { name, buffer, agent } => {
+            Ask::ImportNamed { name, buffer, agent, limit_ms } => {
+                let limit = Duration::from_millis(limit_ms);
                 let agent = self.runtime.agent(agent).ok_or("no such agent")?;
-                let imported = self.runtime.import_named(&named(name)?, &agent, LIMIT)?;
+                let imported = self.runtime.import_named(&named(name)?, &agent, limit)?;
                 self.buffers.insert(buffer, imported);
             }
             Ask::ImportNamedSignal { name, signal } => {

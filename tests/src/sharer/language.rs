@@ -68,7 +68,7 @@ pub enum Ask {
     /// The name of a buffer or of a signal, for other processes to ask for.
     Name { object: String },
     /// A buffer, asked for by its name.
-    ImportNamed { name: Vec<u8>, buffer: String, agent: usize },
+    ImportNamed { name: Vec<u8>, buffer: String, agent: usize, limit_ms: u64 },
     /// A signal, asked for by its name.
     ImportNamedSignal { name: Vec<u8>, signal: String },
     /// Sends bytes over a connected socket.

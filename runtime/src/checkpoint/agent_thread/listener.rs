@@ -62,6 +62,8 @@ struct Silent {
     peer: OwnedFd,
     pid: Option<i32>,
     until: Instant,
+    /// It asks for shared memory, and may ask again.
+    asks: bool,
 }
 
 /// The controller whose order the worker has.
@@ -180,7 +182,13 @@ impl Listener {
     fn read_inbox(&mut self, runtime: &Arc<Context>) {
         for message in self.inbox.take() {
             match message {
-                Message::Invitation(name) => self.connect(&name),
+                Message::Invitation(name) => self.connect(&name, false),
+                // Nobody is to have a connection to a process that is frozen, nor to take the place of a controller.
+                Message::Question(name) => {
+                    if !runtime.gate.is_closed() && self.silent.len() < MAX_SILENT {
+                        self.connect(&name, true);
+                    }
+                }
                 // The inbox takes a resume only. A process that can write to it could resume this one by other means; a checkpoint
                 // by the inbox would stop it without a controller.
                 Message::Order(Request::Resume { directory, admission }) => {
@@ -195,7 +203,7 @@ impl Listener {
     }
 
     /// Connects to a controller of our own user, or root's.
-    fn connect(&mut self, name: &str) {
+    fn connect(&mut self, name: &str, asks: bool) {
         // A controller that has ended is not waiting for an answer; a restored copy finds none of the earlier ones.
         let Ok((peer, who)) = follow(name) else { return };
         if !who.is_trusted_by(nix::unistd::geteuid().as_raw()) {
@@ -204,10 +212,10 @@ impl Listener {
         }
         if self.silent.len() >= MAX_SILENT {
             // The connection that has been silent for longest is closed: a controller sends its order at once.
-            let oldest = (0..self.silent.len()).min_by_key(|&n| self.silent[n].until);
+            let oldest = (0..self.silent.len()).min_by_key(|&n| (!self.silent[n].asks, self.silent[n].until));
             oldest.map(|n| self.silent.swap_remove(n));
         }
-        self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE });
+        self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE, asks });
     }
 
     fn receive(&mut self, runtime: &Arc<Context>, controller: Silent) {

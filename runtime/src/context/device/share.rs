@@ -94,6 +94,8 @@ impl Device {
     /// # Errors
     /// [`DeviceError`]; nothing is left of it then.
     pub fn import_bo(&self, bo: &mut Bo, fd: BorrowedFd<'_>) -> Result<(), DeviceError> {
+        // It is whole: nothing will be shown later.
+        bo.aside = None;
         let state = &bo.state;
         let owner = self.node(state.agent)?;
         let gpus = self.gpus(&state.mapped)?;

@@ -27,7 +27,7 @@ use queues::words::size;
 use crate::context::memory::window::{self, READ_WRITE, WindowError};
 use crate::context::registry::Registry;
 use crate::context::registry::arena::{PAGE, Window};
-use crate::context::registry::state::BoRole;
+use crate::context::registry::state::{BoKind, BoRole};
 
 /// TIMEOUT: how often a thread that is held back looks whether it may go on.
 static LOOK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
@@ -159,7 +159,8 @@ impl Guard {
         let aside = window::reserve_any()?;
         let distance = aside.base.wrapping_sub(registry.arena.window().base);
         for (_, bo) in registry.bos.iter_mut() {
-            let is_plain = bo.state.sharing.is_none() && bo.file.is_none();
+            // Memory that is another's is mapped when that has filled it.
+            let is_plain = bo.state.kind != BoKind::Imported && bo.file.is_none();
             if bo.kernel.is_none() && bo.state.cpu_mapped && is_plain && is_guarded(bo.state.role) {
                 bo.aside = Some(bo.state.va.wrapping_add(distance));
             }
