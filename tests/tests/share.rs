@@ -149,7 +149,7 @@ fn kernels_in_the_middle_are_not_stopped_over_shared_memory() {
 }
 
 #[test]
-fn name_is_answered_by_the_processs_own_agent() {
+fn name_is_answered_by_the_agent_of_its_process() {
     let runtime = open();
     let agent = runtime.agent(1).unwrap();
     let original = runtime.agent(0).unwrap().vram().alloc(4096).unwrap();

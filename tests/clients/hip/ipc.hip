@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Two processes with the same memory of the device: `ipc [FILE]`, rounds until the file is there, else three. The first one makes a
 // large buffer and a small one between others, and sends their handles to the second one, its child. They add to both in turns. In a
-// third one a thread of the first counts by pointers all the time.
+// third one threads of the first count by pointers all the time.
 #include "check.h"
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-const unsigned LARGE = 1 << 18, SMALL = 100, BLOCK = 256;
+const unsigned LARGE = 1 << 18, HUGE = 1 << 25, SMALL = 100, BLOCK = 256, THREADS = 8;
 // Descriptors of the child's: what it reads of and writes to its parent.
 const int FROM_PARENT = 10, TO_PARENT = 11;
 
@@ -103,10 +103,12 @@ static unsigned *numbered(unsigned count) {
 
 // Counts in a word that only this thread writes, and looks at each count again.
 static void tally(volatile unsigned *word, std::atomic<bool> *stop) {
-    unsigned expected = 0;
+    unsigned expected = 0x5a5a5a5a;
     while (!stop->load()) {
         REQUIRE(*word == expected, "%u, not %u", *word, expected);
         *word = ++expected;
+        // Some wake up in the middle of a restore.
+        usleep(expected * 7919 % 150000);
     }
 }
 
@@ -126,14 +128,19 @@ int main(int count, char **arguments) {
     close(down[0]);
     close(up[1]);
 
-    unsigned *large = numbered(LARGE), *before = numbered(SMALL), *small = numbered(SMALL), *counted = numbered(LARGE);
+    unsigned *large = numbered(LARGE), *before = numbered(SMALL), *small = numbered(SMALL), *counted;
+    CHECK(hipMalloc((void **)&counted, HUGE * sizeof(unsigned)));
+    CHECK(hipMemset(counted, 0x5a, HUGE * sizeof(unsigned)));
+    CHECK(hipDeviceSynchronize());
     Handles handles;
     CHECK(hipIpcGetMemHandle(&handles.large, large));
     CHECK(hipIpcGetMemHandle(&handles.small, small));
     CHECK(hipIpcGetMemHandle(&handles.counted, counted));
     put(down[1], &handles, sizeof handles);
     std::atomic<bool> stop{false};
-    std::thread thread(tally, counted, &stop);
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < THREADS; i++)
+        threads.emplace_back(tally, counted + HUGE / THREADS * i, &stop);
     unsigned round = 0;
     while (count > 1 ? access(arguments[1], F_OK) != 0 : round < 3) {
         put(down[1], &round, sizeof round);
@@ -149,7 +156,8 @@ int main(int count, char **arguments) {
         std::fflush(stdout);
     }
     stop = true;
-    thread.join();
+    for (auto &thread : threads)
+        thread.join();
     close(down[1]);
     int status;
     REQUIRE(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child failed");

@@ -890,7 +890,7 @@ static void *submit_many(void *data) {
 
 // Makes queues, uses and destroys them.
 static void *churn_queues(void *data) {
-    for (unsigned i = 0; i < 40; i++) {
+    for (unsigned i = 0; i < 150; i++) {
         hsa_queue_t *queue = NULL;
         hsa_signal_t done = {0};
         OK(hsa_signal_create(1, 0, NULL, &done));
@@ -898,10 +898,17 @@ static void *churn_queues(void *data) {
         CHECK(queue && queue->base_address && queue->size == 64 && hsa_queue_load_read_index_relaxed(queue) == 0);
         if (!queue)
             return data;
+        usleep(i % 7 * 10);
+        CHECK(hsa_queue_load_read_index_relaxed(queue) == 0);
         hsa_signal_t none = {0};
         publish(queue, hsa_queue_add_write_index_relaxed(queue, 1), BARRIER_AND, none, done);
         hsa_signal_store_screlease(queue->doorbell_signal, 0);
         CHECK(hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, 5000000000, HSA_WAIT_STATE_BLOCKED) == 0);
+        // Packets without a doorbell, which the runtime may be about to read when the queue goes: the next queue has none of them.
+        uint64_t first = hsa_queue_add_write_index_relaxed(queue, 60);
+        for (uint64_t index = first; index < first + 60; index++)
+            publish(queue, index, BARRIER_AND, none, none);
+        usleep(i * 13 % 200);
         OK(hsa_queue_destroy(queue));
         OK(hsa_signal_destroy(done));
     }
