@@ -11,7 +11,7 @@ use std::time::Duration;
 use stasis_tests::clients::{Outcome, ended, hip_program, on_device, rocm_6_1, with_clients};
 use stasis_tests::foreign::Program;
 use stasis_tests::hsa::{c_program, code_object, library, on_library, on_rocr, own_device};
-use stasis_tests::worker::succeeded;
+use stasis_tests::worker::{refused, succeeded};
 
 /// One 7900 XTX.
 const ONE: &str = "soft:gfx1100";
@@ -163,6 +163,46 @@ fn hip_program_with_several_devices_freezes() {
 #[test]
 fn threads_that_use_device_memory_by_pointers_are_held_back() {
     hip_program_freezes("pointers", ONE, 6);
+}
+
+/// A kernel that gives its state out; the drivers of today drain.
+const KERNEL: (&str, &str) = ("SOFTGPU_KERNEL", "fixed");
+
+fn preempted(name: &str, line: &str) -> Program {
+    let mut command = on_library(ONE);
+    command.arg(hip_program(name, "gfx1100")).env(KERNEL.0, KERNEL.1);
+    let mut program = Program::plain(&command, &["stop"]);
+    program.wait_lines(line, 1);
+    program
+}
+
+fn freezes_preempted(program: &mut Program, nth: u64) {
+    let checkpoint = format!("checkpoint{nth}");
+    program.freeze_with(&checkpoint, &["--preempt"]);
+    succeeded(&program.restoring(&checkpoint, &[]).env(KERNEL.0, KERNEL.1).output().unwrap());
+}
+
+#[test]
+fn kernel_without_end_is_named_by_a_drain_and_preempted_where_the_driver_can() {
+    with_clients(|| {
+        let mut program = preempted("spin", "spinning");
+        let error = refused(&program.checkpointing("drained", &["--deadline-ms=300"]).output().unwrap());
+        assert!(error.contains("still runs _Z4spin"), "{error}");
+        (0..3).for_each(|nth| freezes_preempted(&mut program, nth));
+        program.stop("PASS spin");
+    });
+}
+
+#[test]
+fn hip_program_is_preempted_in_the_middle_of_its_streams_where_the_driver_can() {
+    with_clients(|| {
+        let mut program = preempted("rounds", "round ");
+        for nth in 0..3 {
+            freezes_preempted(&mut program, nth);
+            program.goes_on("round ", 1);
+        }
+        program.stop("PASS rounds");
+    });
 }
 
 #[test]
