@@ -23,6 +23,8 @@ const GRAIN: u64 = 1_000_000;
 const COMPARED_FOR: u64 = 1_000_000_000;
 /// Nanoseconds by which a clock that goes on may seem to have jumped.
 const UNSURE: u64 = 1_000_000;
+/// One part in so many is what crystals may differ by.
+const DRIFT: u64 = 2_000;
 /// Readings of which the quickest tells how far the driver's clock is ahead.
 const READINGS: usize = 5;
 /// Eras that are remembered.
@@ -92,6 +94,8 @@ struct Era {
     /// The system's clock less the driver's reading of it, nanoseconds.
     ahead: i64,
     relation: Relation,
+    /// Whether the frequency was measured.
+    is_measured: bool,
 }
 
 /// An agent's clock, by era.
@@ -113,20 +117,34 @@ impl Clock {
 
     /// Takes another reading, in which the system's clock is `ahead` of the driver's: a new era, if the clocks have jumped.
     fn begin(&mut self, now: Reading, ahead: i64) {
-        let frequency = match self.0.last() {
-            Some(Era { ahead: known, relation, .. }) => {
-                let jumped = relation.convert(now.agent).abs_diff(now.system);
-                if known.abs_diff(ahead) < UNSURE && jumped < UNSURE {
-                    return;
-                }
-                relation.frequency
+        let frequency = match self.0.last_mut() {
+            Some(era) if era.goes_on(now, ahead) => {
+                let compared = era.relation.after(now);
+                era.is_measured |= compared.anchor.system != era.relation.anchor.system;
+                era.relation = compared;
+                return;
             }
+            Some(era) => era.relation.frequency,
             None => USUAL_FREQUENCY,
         };
         if self.0.len() >= ERAS {
             self.0.remove(0);
         }
-        self.0.push(Era { first: now.agent, ahead, relation: Relation { anchor: now, frequency } });
+        let relation = Relation { anchor: now, frequency };
+        self.0.push(Era { first: now.agent, ahead, relation, is_measured: false });
+    }
+}
+
+impl Era {
+    /// Whether a reading can be one of this era.
+    fn goes_on(&self, now: Reading, ahead: i64) -> bool {
+        let Relation { anchor, .. } = self.relation;
+        let (Some(time), true) = (now.system.checked_sub(anchor.system), now.agent >= anchor.agent) else {
+            return false;
+        };
+        // The frequency of an era that was not compared yet is a guess.
+        let off = self.relation.convert(now.agent).abs_diff(now.system);
+        self.ahead.abs_diff(ahead) < UNSURE && (!self.is_measured || off < UNSURE + time / DRIFT)
     }
 }
 
@@ -144,23 +162,27 @@ impl Clocks {
     /// Compares the clocks with the system's, which may have jumped: after a restore.
     pub fn go_on(&self, runtime: &Runtime) {
         for agent in runtime.agents() {
-            let ahead = ahead(&agent);
-            if let (Some(clock), Some(ahead)) = (self.0.get(agent.index()), ahead)
-                && let Some(now) = read(&agent, ahead)
-            {
-                clock.lock().begin(now, ahead);
-            }
+            // Of a device that is lost there is nothing to compare.
+            let _ = self.compare(&agent);
         }
+    }
+
+    /// Compares an agent's clock with the system's. The readings are of one time: none is taken under the lock, where a restore
+    /// could come in between.
+    fn compare(&self, agent: &stasis::Agent) -> Option<()> {
+        let ahead = ahead(agent)?;
+        let now = read(agent, ahead)?;
+        self.0.get(agent.index())?.lock().begin(now, ahead);
+        Some(())
     }
 
     /// The system's time of an agent's tick.
     pub fn convert(&self, agent: &stasis::Agent, ticks: u64) -> Option<u64> {
-        let mut clock = self.0.get(agent.index())?.lock();
-        let era = clock.0.last_mut()?;
-        if now().saturating_sub(era.relation.anchor.system) >= COMPARED_FOR {
-            era.relation = era.relation.after(read(agent, era.ahead)?);
+        let compared = self.0.get(agent.index())?.lock().0.last().map(|era| era.relation.anchor.system);
+        if compared.is_none_or(|compared| now().saturating_sub(compared) >= COMPARED_FOR) {
+            self.compare(agent)?;
         }
-        clock.convert(ticks, now())
+        self.0.get(agent.index())?.lock().convert(ticks, now())
     }
 
     /// Ticks of an agent's clock in a second.
@@ -225,7 +247,7 @@ mod tests {
         clock.begin(Reading { agent: tick(1000), system: 10 * SECOND }, 0);
         assert_eq!(clock.convert(tick(1002), 12 * SECOND), Some(12 * SECOND));
         // The same moment, as a lock that is undone sees it.
-        clock.begin(Reading { agent: tick(1003), system: 13 * SECOND + 900_000 }, 0);
+        clock.begin(Reading { agent: tick(1003), system: 13 * SECOND }, 0);
         assert_eq!(clock.0.len(), 1);
         // The process was away for a minute by the agent's clock, and for no time by its own.
         clock.begin(Reading { agent: tick(1063), system: 13 * SECOND }, -60 * SECOND.cast_signed());
@@ -241,10 +263,27 @@ mod tests {
     }
 
     #[test]
+    fn clock_that_drifts_or_has_another_frequency_has_not_jumped() {
+        let mut clock = Clock(Vec::new());
+        clock.begin(Reading { agent: 0, system: SECOND }, 0);
+        // 25 MHz: a guess until it is measured.
+        clock.begin(Reading { agent: 1_250_000, system: SECOND + SECOND / 20 }, 0);
+        clock.begin(Reading { agent: 50_000_000, system: 3 * SECOND }, 0);
+        assert_eq!((clock.0.len(), clock.0[0].relation.frequency), (1, 25_000_000));
+        // Ten minutes later, at 20 parts in a million.
+        let (ticks, time) = (600 * 25_000_000, 600 * SECOND + 12_000_000);
+        clock.begin(Reading { agent: 50_000_000 + ticks, system: 3 * SECOND + time }, 0);
+        assert_eq!(clock.0.len(), 1);
+        // A second on, by a minute of the agent's.
+        clock.begin(Reading { agent: 50_000_000 + ticks + 60 * 25_000_000, system: 4 * SECOND + time }, 0);
+        assert_eq!(clock.0.len(), 2);
+    }
+
+    #[test]
     fn so_many_eras_are_remembered_and_no_more() {
         let mut clock = Clock(Vec::new());
         for era in 0..2 * ERAS as u64 {
-            clock.begin(Reading { agent: era << 40, system: era * SECOND }, 0);
+            clock.begin(Reading { agent: era << 40, system: era * SECOND }, (era * SECOND).cast_signed());
         }
         assert_eq!(clock.0.len(), ERAS);
     }

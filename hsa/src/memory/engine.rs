@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -40,12 +40,39 @@ pub enum Way {
 }
 
 /// A copy that is kept back.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Kept {
     gpu: usize,
     way: Way,
     pieces: Vec<Piece>,
     order: Order,
+}
+
+/// What is left to be submitted of a copy that was kept back.
+#[derive(Debug)]
+struct Rest {
+    queue: RawQueue,
+    words: Vec<u32>,
+    order: Order,
+}
+
+impl Rest {
+    /// Submits as much as there is room for; whether that was all.
+    fn submit(&mut self, instance: &Instance) -> bool {
+        while !self.words.is_empty() {
+            let some = chunks(&self.words)[0].len();
+            match self.queue.submit(&self.words[..some]) {
+                Ok(_) => drop(self.words.drain(..some)),
+                Err(RawError::Full { .. }) => return false,
+                Err(error) => {
+                    tracing::warn!(target: "hsa", error = %stasis::explain(&error), "a copy that was kept back failed");
+                    instance.signals.fail(&self.order.done);
+                    return true;
+                }
+            }
+        }
+        true
+    }
 }
 
 /// A GPU's queues of copy engines, each made when first needed.
@@ -54,8 +81,21 @@ pub struct Engines {
     queues: Mutex<HashMap<(usize, Way), RawQueue>>,
     /// Copies that came while queues settle, in their order.
     kept: Mutex<VecDeque<Kept>>,
+    /// What is left of the one before them.
+    rest: Mutex<Option<Rest>>,
     /// Whether there are any.
     keeps: AtomicBool,
+    /// Copies that are being submitted.
+    under_way: AtomicUsize,
+}
+
+/// A copy is being submitted while this lives.
+struct UnderWay<'e>(&'e AtomicUsize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Engines {
@@ -64,13 +104,29 @@ impl Engines {
         self.queues.lock().values().cloned().collect()
     }
 
+    /// Whether copies are being submitted.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether copies are kept back.
+    pub fn keeps_back(&self) -> bool {
+        self.keeps.load(Ordering::Acquire)
+    }
+
+    fn begin(&self) -> UnderWay<'_> {
+        // ORDERING: before the look whether queues settle, which is after that flag is set.
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay(&self.under_way)
+    }
+
     /// Keeps a copy back if it must not begin now: while queues settle, and behind others that are kept.
     fn keep(&self, instance: &Instance, kept: impl FnOnce() -> Kept) -> bool {
-        if !instance.settling.is_on() && !self.keeps.load(Ordering::Acquire) {
+        if !instance.settling.is_on() && !self.keeps_back() {
             return false;
         }
         let mut all = self.kept.lock();
-        if !instance.settling.is_on() && all.is_empty() {
+        if !instance.settling.is_on() && !self.keeps_back() {
             return false;
         }
         all.push_back(kept());
@@ -78,28 +134,44 @@ impl Engines {
         true
     }
 
-    /// Begins copies that were kept back; whether there were any.
+    /// Begins copies that were kept back, as many as there is room for; whether there were any. Only the thread that looks after
+    /// queues calls it, which must not wait: packets that make room may be waiting for it.
     pub fn take_up(&self, instance: &Instance) -> bool {
         let mut begun = false;
-        while self.keeps.load(Ordering::Acquire) && !instance.settling.is_on() {
-            let Some(first) = self.kept.lock().front().cloned() else { break };
-            let agent = instance.agents.gpus().find(|agent| agent.index() == first.gpu);
-            let submitted = agent.ok_or(ERROR).and_then(|agent| {
-                let queue = self.queue(agent, first.way)?;
-                let words = words(agent, &first.pieces, &first.order).map_err(|_| ERROR)?;
-                submit(&queue, &words, &first.order)
-            });
-            if let Err(status) = submitted {
-                tracing::warn!(target: "hsa", %status, "a copy that was kept back failed");
-                instance.signals.fail(&first.order.done);
+        let mut rest = self.rest.lock();
+        while self.keeps_back() && !instance.settling.is_on() {
+            if rest.is_none() {
+                let Some(next) = self.kept.lock().pop_front() else { break };
+                *rest = self.first(instance, next);
+                begun = true;
             }
+            if let Some(rest) = &mut *rest
+                && !rest.submit(instance)
+            {
+                return begun;
+            }
+            *rest = None;
             // Not before it is in the queue: later ones come behind it.
-            let mut all = self.kept.lock();
-            all.pop_front();
+            let all = self.kept.lock();
             self.keeps.store(!all.is_empty(), Ordering::Release);
-            begun = true;
         }
         begun
+    }
+
+    /// What is to be submitted of a copy; `None` if it fails.
+    fn first(&self, instance: &Instance, Kept { gpu, way, pieces, order }: Kept) -> Option<Rest> {
+        let agent = instance.agents.gpus().find(|agent| agent.index() == gpu);
+        let made = agent.ok_or(ERROR).and_then(|agent| {
+            let queue = self.queue(agent, way)?;
+            let words = words(agent, &pieces, &order).map_err(|_| ERROR)?;
+            queue.completes(order.done.of_runtime());
+            Ok(Rest { queue, words, order: order.clone() })
+        });
+        made.inspect_err(|status| {
+            tracing::warn!(target: "hsa", %status, "a copy that was kept back failed");
+            instance.signals.fail(&order.done);
+        })
+        .ok()
     }
 
     fn queue(&self, agent: &stasis::Agent, way: Way) -> Outcome<RawQueue> {
@@ -122,7 +194,11 @@ impl Engines {
     }
 
     pub fn clear(&self) {
-        self.kept.lock().clear();
+        *self.rest.lock() = None;
+        let mut kept = self.kept.lock();
+        kept.clear();
+        self.keeps.store(false, Ordering::Release);
+        drop(kept);
         self.queues.lock().clear();
     }
 }
@@ -305,6 +381,7 @@ pub fn copy(
         let all = pieces.iter().map(addressed).collect::<Outcome<Option<Vec<Piece>>>>()?;
         if let (Some(all), Some(_)) = (all, Generation::of(agent.target())) {
             let engines = &instance.memory.engines;
+            let _under_way = engines.begin();
             let kept = || Kept { gpu: agent.index(), way, pieces: all.clone(), order: order.clone() };
             if engines.keep(instance, kept) {
                 return instance.queues.look_again(instance);

@@ -244,9 +244,7 @@ fn make(instance: &'static Instance, wanted: Wanted) -> Outcome<*mut hsa_queue_t
     })?;
     if queue.hardware.is_some() {
         queues.watch.start(instance)?;
-        if instance.settling.is_on() {
-            queue.stop();
-        }
+        queue.stop(&instance.settling);
     }
     Ok(pointer)
 }

@@ -5,20 +5,31 @@
 //! What was published by then waits for nothing that is published later, if the program publishes what is waited for first. One that
 //! does not is given another moment.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use stasis::{Limit, RawQueue, Submitter};
+use parking_lot::MutexGuard;
+use stasis::{Limit, RawQueue, Submitter, WaitError};
 
+use super::forward::Forward;
 use super::{Queue, Queues};
+use crate::abi::declared::HSA_PACKET_TYPE_KERNEL_DISPATCH;
 use crate::instance::{Instance, opened};
 
-/// How long nothing may happen before another moment is tried.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long nothing may happen before another moment is tried; twice as long the next time.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// TIMEOUT: how often queues are looked at.
 const LOOK: Duration = Duration::from_micros(50);
+/// TIMEOUT: of a look at a copy engine, which is a packet in its ring.
+const LOOK_AT_ENGINE: Duration = Duration::from_millis(20);
 /// How long packets are moved between two moments.
 const BETWEEN: Duration = Duration::from_millis(5);
+/// What is left of the lock's time when queues do not settle: enough for it to find which of them runs.
+const REST: Duration = Duration::from_millis(100);
+/// TIMEOUT: of a lock without a limit.
+const LONGEST: Duration = Duration::from_secs(86_400);
+/// How often the rings are looked through for one moment of all.
+const SCANS: usize = 8;
 
 /// The library as the runtime's locks know it.
 #[derive(Debug)]
@@ -27,13 +38,17 @@ pub struct Settler;
 impl Submitter for Settler {
     fn settle(&self, limit: &Limit) {
         let Some(instance) = opened() else { return };
+        let end = limit.deadline(LONGEST).checked_sub(REST).unwrap_or_else(Instant::now);
+        let is_over = || limit.check().is_err() || Instant::now() >= end;
+        let mut patience = PATIENCE;
         loop {
             instance.stop();
-            if settled(instance, limit) || limit.check().is_err() {
+            if settled(instance, patience, &is_over) || is_over() {
                 return;
             }
             instance.take_up();
             std::thread::sleep(BETWEEN);
+            patience *= 2;
         }
     }
 
@@ -48,8 +63,26 @@ impl Submitter for Settler {
 impl Instance {
     /// Moves no more than what is published now.
     fn stop(&self) {
+        let queues = self.queues.all();
+        // Whoever has several of these locks has them in the order of the places.
+        let locks: Vec<MutexGuard<'_, Forward>> = queues.iter().map(|queue| queue.forward.lock()).collect();
+        let scan = || -> Vec<u64> {
+            queues.iter().zip(&locks).map(|(queue, forward)| queue.published(forward.next)).collect()
+        };
+        // Of a packet and one that waits for it, in another ring, the second must not be seen alone.
+        let mut ends = scan();
+        for _ in 0..SCANS {
+            let again = scan();
+            if again == ends {
+                break;
+            }
+            ends = again;
+        }
+        for (queue, end) in queues.iter().zip(ends) {
+            queue.end.store(end, Ordering::Relaxed);
+        }
+        // Copies from now on are kept back; what is published behind them is not seen any more.
         self.settling.set(true);
-        self.queues.all().iter().for_each(|queue| queue.stop());
     }
 
     fn take_up(&self) {
@@ -60,22 +93,47 @@ impl Instance {
         }
         self.queues.watch.nudge();
     }
+
+    /// Whether packets or copies wait for queues to be taken up.
+    fn keeps_back(&self) -> bool {
+        let is_kept = |queue: &Queue| queue.ring.is_published(queue.end.load(Ordering::Relaxed));
+        let hardware = self.queues.all().into_iter().filter(|queue| queue.hardware.is_some());
+        self.memory.engines.keeps_back() || hardware.into_iter().any(|queue| is_kept(&queue))
+    }
 }
 
 impl Queue {
-    /// Has the packets moved that are published now, and no others.
-    pub(super) fn stop(&self) {
-        let forward = self.forward.lock();
-        let all = forward.next..forward.next + u64::from(self.ring.packets());
-        let end = all.clone().find(|index| !self.ring.is_published(*index)).unwrap_or(all.end);
-        self.end.store(end, Ordering::Relaxed);
+    /// Behind the last packet that is published from `next` on.
+    fn published(&self, next: u64) -> u64 {
+        let all = next..next.wrapping_add(u64::from(self.ring.packets()));
+        all.clone().find(|index| !self.ring.is_published(*index)).unwrap_or(all.end)
     }
 
-    /// Whether nothing of it is to be moved.
-    fn is_moved(&self, queues: &Queues) -> bool {
-        queues.forward(self);
-        let has_ended = self.inactive.load(Ordering::Relaxed) || self.reported.load(Ordering::Relaxed);
+    /// Has the packets moved that are published now, and no others, if queues are to settle.
+    pub(super) fn stop(&self, settling: &Settling) {
+        let forward = self.forward.lock();
+        // Behind the lock: who takes queues up has the flag cleared before it has the lock.
+        if settling.is_on() && self.end.load(Ordering::Relaxed) == u64::MAX {
+            self.end.store(self.published(forward.next), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nothing of it is to be moved; the program moves what is in a queue without hardware.
+    fn is_moved(&self, instance: &Instance) -> bool {
+        // One that was made meanwhile.
+        self.stop(&instance.settling);
+        instance.queues.forward(self);
+        let has_ended = self.hardware.is_none()
+            || self.inactive.load(Ordering::Relaxed)
+            || self.reported.load(Ordering::Relaxed);
         has_ended || self.forward.lock().next >= self.end.load(Ordering::Relaxed)
+    }
+}
+
+impl Queues {
+    /// The queues of the hardware.
+    fn hardware(&self) -> Vec<RawQueue> {
+        self.all().iter().filter_map(|queue| queue.hardware.clone()).collect()
     }
 }
 
@@ -84,28 +142,46 @@ fn is_taken(queue: &RawQueue) -> bool {
     queue.fault().is_some() || queue.read_position().ok() == queue.write_position().ok()
 }
 
-/// Waits until all is moved and taken, and copied; false if nothing happens any more, or at the limit.
-fn settled(instance: &Instance, limit: &Limit) -> bool {
+/// Whether the packet that the processor takes next waits for others' ends and not for signals.
+fn is_busy(queue: &RawQueue) -> bool {
+    let Ok(read) = queue.read_position() else { return false };
+    if is_taken(queue) {
+        return false;
+    }
+    let header = queue.access().map(|access| access.ring().packet(read)[0] & 0xff);
+    header.is_ok_and(|kind| kind == HSA_PACKET_TYPE_KERNEL_DISPATCH)
+}
+
+/// Whether a copy engine has done everything, or never will.
+fn is_idle(engine: &RawQueue) -> bool {
+    let waited = engine.wait_idle(Some(LOOK_AT_ENGINE));
+    !matches!(waited, Err(WaitError::Timeout { .. })) || engine.fault().is_some()
+}
+
+/// Waits until all is moved and taken, and copied. False if it is over, or if what is kept back may be what the rest waits for.
+fn settled(instance: &Instance, patience: Duration, is_over: &dyn Fn() -> bool) -> bool {
     let mut seen = 0;
     let mut last = Instant::now();
     loop {
-        let (queues, engines) = (instance.queues.all(), instance.memory.engines.all());
-        let hardware: Vec<&RawQueue> =
-            queues.iter().filter_map(|queue| queue.hardware.as_ref()).chain(&engines).collect();
-        let is_moved = queues.iter().filter(|queue| !queue.is_moved(&instance.queues)).count() == 0;
-        if is_moved && hardware.iter().all(|queue| is_taken(queue)) {
-            // What runs is the drain's to wait for. A copy engine may have read a copy whose signals it waits for.
-            let left = PATIENCE.saturating_sub(last.elapsed());
-            let is_idle =
-                |engine: &RawQueue| engine.fault().is_some() || engine.wait_idle(Some(left)).is_ok();
-            return engines.iter().all(is_idle);
+        let (queues, engines) = (instance.queues.hardware(), instance.memory.engines.all());
+        let positions = || queues.iter().chain(&engines).map(RawQueue::read_position);
+        if positions().any(|position| position.is_err()) {
+            // The device is lost, which the lock finds too.
+            return true;
         }
-        let positions = hardware.iter().filter_map(|queue| queue.read_position().ok());
-        let now = positions.fold(0, u64::wrapping_add);
-        if now != seen {
+        // All of them, also behind one that has more to move.
+        let all = instance.queues.all();
+        let unmoved: Vec<_> = all.iter().filter(|queue| !queue.is_moved(instance)).collect();
+        let is_given = unmoved.is_empty() && !instance.memory.engines.is_under_way();
+        // What runs is the drain's to wait for. A copy engine may have read a copy whose signals it waits for.
+        if is_given && queues.iter().chain(&engines).all(is_taken) && engines.iter().all(is_idle) {
+            return true;
+        }
+        let now = positions().filter_map(Result::ok).fold(0, u64::wrapping_add);
+        if now != seen || queues.iter().any(is_busy) {
             (seen, last) = (now, Instant::now());
         }
-        if last.elapsed() >= PATIENCE || limit.check().is_err() {
+        if is_over() || last.elapsed() >= patience && instance.keeps_back() {
             return false;
         }
         std::thread::sleep(LOOK);
@@ -114,7 +190,7 @@ fn settled(instance: &Instance, limit: &Limit) -> bool {
 
 /// Whether packets and copies are kept back.
 #[derive(Debug, Default)]
-pub struct Settling(std::sync::atomic::AtomicBool);
+pub struct Settling(AtomicBool);
 
 impl Settling {
     #[inline]
