@@ -26,6 +26,20 @@ mod faulty {
     }
 }
 
+/// First another chip; the chip that fits is in another slot, with another serial number and render node and more
+/// memory.
+pub const OTHER_ORDER: &str = r#"
+[[gpu]]
+chip = "gfx1201"
+
+[[gpu]]
+chip = "gfx1100"
+pci = "0000:c3:00.0"
+unique_id = "0xfeedfacecafebeef"
+render_minor = 140
+vram_bytes = "32GiB"
+"#;
+
 /// TIMEOUT: how long anything that is to happen may take on a busy machine.
 pub const SOON: Option<Duration> = Some(Duration::from_secs(60));
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use stasis::checkpoint::{Metadata, Request, State, call};
 use stasis::image::Image;
-use stasis_tests::gpu::{on_a_future_kernel, skip_on_kernel_driver};
+use stasis_tests::gpu::{OTHER_ORDER, on_a_future_kernel, skip_on_kernel_driver};
 use stasis_tests::worker::{Worker, refused, succeeded, wait_until};
 use stasis_tests::{criu, program};
 
@@ -88,20 +88,6 @@ fn names(error: &str, words: &[&str]) {
         assert!(error.contains(word), "{word:?} is not in: {error}");
     }
 }
-
-/// First another chip; the chip that fits is in another slot, with another serial number and render node and more
-/// memory.
-const OTHER_ORDER: &str = r#"
-[[gpu]]
-chip = "gfx1201"
-
-[[gpu]]
-chip = "gfx1100"
-pci = "0000:c3:00.0"
-unique_id = "0xfeedfacecafebeef"
-render_minor = 140
-vram_bytes = "32GiB"
-"#;
 
 const TWO: &str = r#"
 [[gpu]]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use stasis_tests::clients::{Outcome, ended, hip_program, on_device, rocm_6_1, with_clients};
 use stasis_tests::foreign::Program;
+use stasis_tests::gpu::OTHER_ORDER;
 use stasis_tests::hsa::{c_program, code_object, library, on_library, on_rocr, own_device};
 use stasis_tests::worker::{refused, succeeded};
 
@@ -212,17 +213,7 @@ fn two_processes_with_the_same_memory_freeze_together() {
 
 /// A machine where the GPU that fits is not the first, and is in another place and larger, and one with that GPU alone.
 const OTHER_MACHINES: [&str; 2] = [
-    r#"
-[[gpu]]
-chip = "gfx1201"
-
-[[gpu]]
-chip = "gfx1100"
-pci = "0000:c3:00.0"
-unique_id = "0xfeedfacecafebeef"
-render_minor = 140
-vram_bytes = "32GiB"
-"#,
+    OTHER_ORDER,
     r#"
 [[gpu]]
 chip = "gfx1100"

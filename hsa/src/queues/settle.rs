@@ -64,7 +64,7 @@ impl Instance {
     /// Moves no more than what is published now.
     fn stop(&self) {
         let queues = self.queues.all();
-        // Whoever has several of these locks has them in the order of the places.
+        // Locked in the order of the places; all other code holds one of these locks at a time.
         let locks: Vec<MutexGuard<'_, Forward>> = queues.iter().map(|queue| queue.forward.lock()).collect();
         let scan = || -> Vec<u64> {
             queues.iter().zip(&locks).map(|(queue, forward)| queue.published(forward.next)).collect()

@@ -183,7 +183,7 @@ impl Listener {
         for message in self.inbox.take() {
             match message {
                 Message::Invitation(name) => self.connect(&name, false),
-                // Nobody is to have a connection to a process that is frozen, nor to take the place of a controller.
+                // It is asked again: CRIU cannot dump half of a connection, and a controller needs its place.
                 Message::Question(name) => {
                     if !runtime.gate.is_closed() && self.silent.len() < MAX_SILENT {
                         self.connect(&name, true);
