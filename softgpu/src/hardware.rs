@@ -319,8 +319,8 @@ pub trait Hardware: Send + Sync {
     /// Has everything arrive in memory that the host stored and a GPU does not see yet. No queue may be on the hardware.
     fn settle_host_writes(&self);
 
-    /// GPU clock counter in ticks of [`CLOCK_HZ`].
-    fn clock(&self) -> u64;
+    /// Clock counter of a GPU in ticks of [`CLOCK_HZ`].
+    fn clock(&self, gpu: usize) -> u64;
 }
 
 /// Frequency of the GPU clock counter, Hz (gfx11: 100 MHz, `gpu_counter_freq`).

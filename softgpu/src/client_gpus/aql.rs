@@ -24,7 +24,6 @@ use queues::words::count;
 use softgpu_waves::{Ended, Launch, MemoryFault};
 
 use super::backoff::Backoff;
-use super::clock;
 use super::core::{Core, Exit};
 use super::dependencies::{all_zero, any_zero, holds};
 use super::dispatch::{self, Job, Progress};
@@ -60,13 +59,13 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn new(packet: &Pm4Ib, xccs: u32) -> Self {
+    fn new(packet: &Pm4Ib, xccs: u32, start: u64) -> Self {
         let one = || pm4::Machine::indirect(packet.address, packet.dwords);
         let machines = match xccs {
             0 | 1 => vec![one()],
             xccs => (0..xccs).map(|xcc| one().of_xcc(xcc)).collect(),
         };
-        Self { machines, completion: packet.completion_signal, start: clock::ticks() }
+        Self { machines, completion: packet.completion_signal, start }
     }
 
     /// Lets the machines take turns, a packet each, until all are done: what one of them waits for may be another one's to do.
@@ -345,7 +344,10 @@ impl AqlRun<'_> {
             Packet::BarrierValue(barrier) => {
                 self.run_barrier(barrier.completion_signal, |value| holds(&barrier, value))
             }
-            Packet::Pm4Ib(packet) => self.run_buffer(Buffer::new(&packet, self.core.gpu.chip.xccs)),
+            Packet::Pm4Ib(packet) => {
+                let gpu = &self.core.gpu;
+                self.run_buffer(Buffer::new(&packet, gpu.chip.xccs, gpu.counter.ticks()))
+            }
             // Agent dispatch packets are for agents that are programs; no GPU's packet processor executes them (HSA 1.2
             // section 2.9.7).
             Packet::AgentDispatch(_) => {
@@ -358,7 +360,7 @@ impl AqlRun<'_> {
     fn launch(&mut self, packet: KernelDispatch) -> Result<(), Exit> {
         let gpu = &self.core.gpu;
         if Misbehaviour::Kernel.is_on() {
-            return self.retire(packet.completion_signal, clock::ticks());
+            return self.retire(packet.completion_signal, gpu.counter.ticks());
         }
         let packet = misread(packet);
         let descriptor = dispatch::descriptor(gpu, &packet)?;
@@ -442,7 +444,12 @@ impl AqlRun<'_> {
     }
 
     fn complete(&self, job: &Job) -> Result<(), Exit> {
-        Ok(signal::complete(&self.core.gpu, job.completion_signal(), job.start(), clock::ticks())?)
+        Ok(signal::complete(
+            &self.core.gpu,
+            job.completion_signal(),
+            job.start(),
+            self.core.gpu.counter.ticks(),
+        )?)
     }
 
     fn is_one_over(&self) -> bool {
@@ -470,7 +477,7 @@ impl AqlRun<'_> {
         completion: u64,
         satisfied: impl Fn(&dyn Fn(u64) -> Result<u64, MemoryFault>) -> Result<bool, MemoryFault>,
     ) -> Result<(), Exit> {
-        let start = clock::ticks();
+        let start = self.core.gpu.counter.ticks();
         let core = self.core;
         let value = |handle| signal::value(&core.gpu.vm, handle);
         let mut backoff = Backoff::new(&core.gpu.waiters);
@@ -494,7 +501,7 @@ impl AqlRun<'_> {
 
     /// Frees the slot of a packet that has completed, and completes its signal.
     fn retire(&mut self, completion: u64, start: u64) -> Result<(), Exit> {
-        let end = clock::ticks();
+        let end = self.core.gpu.counter.ticks();
         self.consume()?;
         signal::complete(&self.core.gpu, completion, start, end)?;
         Ok(())

@@ -10,7 +10,6 @@ use queues::save_area::WaveRecord;
 use queues::words::{double, words};
 use softgpu_waves::{Control, Ended, GridState, Launch, MAX_RESIDENT, Outcome, Running, Scratch};
 
-use super::clock;
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
@@ -70,7 +69,7 @@ impl Job {
     pub(super) fn new(gpu: &Gpu, kind: HwQueueKind, launch: Launch) -> Result<Self, Raised> {
         check(gpu, &launch)?;
         let xccs = sharing_xccs(gpu, kind);
-        Ok(Self { launch, grid: None, running: None, start: clock::ticks(), xccs })
+        Ok(Self { launch, grid: None, running: None, start: gpu.counter.ticks(), xccs })
     }
 
     /// Gives the grid to the workers; `ended` is notified when it may be over.
@@ -106,7 +105,7 @@ impl Job {
         let Some(running) = self.running.take() else { return Ok(Progress::Paused) };
         let progress = self.note(running.finish(&self.launch));
         if matches!(progress, Ok(Progress::Completed)) {
-            gpu.journal.dispatch(gpu.index, &self.launch.packet, || clock::since(self.start));
+            gpu.journal.dispatch(gpu.index, &self.launch.packet, || gpu.counter.since(self.start));
         }
         progress
     }

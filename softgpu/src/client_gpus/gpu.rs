@@ -7,6 +7,7 @@ use queues::target::{Target, privileged_dispatch};
 use softgpu_waves::{AccessKind, Vm, Workers};
 
 use super::backoff::SignalWaiters;
+use super::clock::Counter;
 use super::doorbell::Doorbells;
 use super::hdp::Hdp;
 use crate::hardware::{HwQueueKind, Interrupts, VmFault};
@@ -34,6 +35,8 @@ pub struct Chip {
     pub compute_queues: usize,
     /// Whether the chip's errata are modelled.
     pub errata: bool,
+    /// What its clock counter is ahead of the host's clock ([`super::clock::ahead_of`]).
+    pub counter_ahead: u64,
 }
 
 impl Chip {
@@ -74,6 +77,8 @@ pub(super) struct Gpu {
     pub(super) index: usize,
     /// The chip.
     pub(super) chip: Chip,
+    /// Its clock counter.
+    pub(super) counter: Arc<Counter>,
     /// The GPU's page tables for this process.
     pub(super) vm: Arc<Vm>,
     /// The process's doorbells on this GPU.
@@ -98,11 +103,12 @@ fn driver(line: &InterruptLine) -> Option<Arc<dyn Interrupts>> {
 pub(super) struct Messages {
     gpu: usize,
     line: InterruptLine,
+    counter: Arc<Counter>,
 }
 
 impl Messages {
-    pub(super) fn new(gpu: usize, line: InterruptLine) -> Self {
-        Self { gpu, line }
+    pub(super) fn new(gpu: usize, line: InterruptLine, counter: Arc<Counter>) -> Self {
+        Self { gpu, line, counter }
     }
 }
 
@@ -126,6 +132,10 @@ impl softgpu_waves::Messages for Messages {
         if let Some(interrupts) = driver(&self.line) {
             interrupts.wave_message(self.gpu, m0, privileged);
         }
+    }
+
+    fn counter(&self) -> u64 {
+        self.counter.ticks()
     }
 }
 
@@ -163,7 +173,7 @@ mod tests {
 
     fn chip(name: &str, arrays: u32) -> Chip {
         let target = Target::by_name(name).unwrap();
-        Chip { target, arrays, engines: 1, xccs: 1, compute_queues: 8, errata: true }
+        Chip { target, arrays, engines: 1, xccs: 1, compute_queues: 8, errata: true, counter_ahead: 0 }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 mod aql;
 mod backoff;
-mod clock;
+pub mod clock;
 mod core;
 mod dependencies;
 mod dispatch;
@@ -48,6 +48,7 @@ use queues::sdma::Generation;
 use softgpu_waves::{Access, AccessKind, Level, Store, TrapHandler, Vm, Workers};
 
 use self::backoff::SignalWaiters;
+use self::clock::Counter;
 use self::doorbell::Doorbells;
 pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
 pub use self::gpu::Chip;
@@ -113,10 +114,13 @@ impl ClientGpus {
         let waiters = Arc::new(SignalWaiters::default());
         let workers = Arc::new(Workers::new());
         let store = Store::from_env();
-        let entry = |(index, (&chip, (doorbells, hdp)))| {
+        let entry = |(index, (chip, (doorbells, hdp))): (usize, (&Chip, (Doorbells, Hdp)))| {
+            let chip = *chip;
+            let counter = Arc::new(Counter::new(chip.counter_ahead));
             let gpu = Gpu {
                 index,
                 chip,
+                counter: Arc::clone(&counter),
                 vm: Vm::with_store(store.clone()),
                 doorbells,
                 hdp: Arc::new(hdp),
@@ -125,7 +129,7 @@ impl ClientGpus {
                 line: Arc::clone(&line),
                 journal: Arc::clone(&journal),
             };
-            gpu.vm.set_messages(Arc::new(Messages::new(index, Arc::clone(&line))));
+            gpu.vm.set_messages(Arc::new(Messages::new(index, Arc::clone(&line), counter)));
             Runlist::new(Arc::new(gpu))
         };
         let gpus = chips.iter().zip(parts).enumerate().map(entry).collect();
@@ -294,7 +298,8 @@ impl Hardware for ClientGpus {
         self.gpus.iter().for_each(|runlist| runlist.gpu().hdp.settle_all(&vms));
     }
 
-    fn clock(&self) -> u64 {
-        if Misbehaviour::Clock.is_on() { 1 } else { clock::ticks() }
+    fn clock(&self, gpu: usize) -> u64 {
+        let ticks = || self.gpu(gpu).map_or(0, |gpu| gpu.counter.ticks());
+        if Misbehaviour::Clock.is_on() { 1 } else { ticks() }
     }
 }

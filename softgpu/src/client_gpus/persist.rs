@@ -13,7 +13,7 @@ use super::gpu::Gpu;
 use super::hdp::{Hdp, PAGE as HDP_BYTES};
 use super::memory::HostMemory;
 use super::shared::SharedPages;
-use super::{Chip, ClientGpus, clock};
+use super::{Chip, ClientGpus};
 use crate::hardware::Hardware;
 use crate::journal::Journal;
 use crate::persist::{Memories, Memory, Part, PersistError};
@@ -21,14 +21,14 @@ use crate::persist::{Memories, Memory, Part, PersistError};
 /// The GPUs of a process, as [`ClientGpus::save`] made it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpusState {
-    /// The GPU clock counter.
-    pub(super) ticks: u64,
     pub(super) gpus: Vec<GpuState>,
 }
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct GpuState {
+    /// The clock counter.
+    pub(super) ticks: u64,
     /// The target's name.
     pub(super) chip: String,
     xccs: u32,
@@ -78,6 +78,7 @@ impl ClientGpus {
         let mut save = |gpu: &Gpu| -> Result<GpuState, Errno> {
             let [doorbells, parked] = gpu.doorbells.pages().map(|pages| memories.add(pages.fd()));
             Ok(GpuState {
+                ticks: gpu.counter.ticks(),
                 chip: gpu.chip.target.name.to_owned(),
                 xccs: gpu.chip.xccs,
                 doorbells: doorbells?,
@@ -87,11 +88,11 @@ impl ClientGpus {
             })
         };
         let gpus = self.gpus.iter().map(|runlist| save(runlist.gpu())).collect::<Result<_, _>>()?;
-        Ok((GpusState { ticks: clock::ticks(), gpus }, memories.into_vec()))
+        Ok((GpusState { gpus }, memories.into_vec()))
     }
 
-    /// GPUs of these chips with the pages that the state names, and without other memory or queues. The clock of this
-    /// process goes on from the saved one. A client that rings by stores alone is watched again once it has said where its
+    /// GPUs of these chips with the pages that the state names, and without other memory or queues. The clock
+    /// counters go on from the saved ones. A client that rings by stores alone is watched again once it has said where its
     /// mappings are ([`Hardware::expect_stores`]); until then queues take naps.
     ///
     /// # Errors
@@ -127,7 +128,9 @@ impl ClientGpus {
             parts.push((Doorbells::restored(slots, parked, saved.storing_mappings), Hdp::restored(hdp)));
         }
         let gpus = Self::of_parts(chips, HostMemory::default(), journal, parts);
-        clock::go_on_from(state.ticks);
+        for (runlist, saved) in gpus.gpus.iter().zip(&state.gpus) {
+            runlist.gpu().counter.go_on_from(saved.ticks);
+        }
         Ok(gpus)
     }
 }

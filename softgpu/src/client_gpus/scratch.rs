@@ -149,7 +149,15 @@ mod tests {
     fn slots_are_counted_for_an_engine_or_for_the_device() {
         let slots = |name, engines| {
             let target = Target::by_name(name).unwrap();
-            let chip = Chip { target, arrays: engines, engines, xccs: 1, compute_queues: 8, errata: true };
+            let chip = Chip {
+                target,
+                arrays: engines,
+                engines,
+                xccs: 1,
+                compute_queues: 8,
+                errata: true,
+                counter_ahead: 0,
+            };
             slots(&chip, &target.scratch.unwrap(), 0x1000, 3 << 12 | 26)
         };
         let scratch = |wave_bytes, waves, engines| {

@@ -50,7 +50,7 @@ impl KfdProcess {
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
         // An unknown GPU is no error: only its counter stays 0.
-        args.gpu_clock_counter = if self.gpu_by_id(args.gpu_id).is_ok() { self.hardware.clock() } else { 0 };
+        args.gpu_clock_counter = self.gpu_by_id(args.gpu_id).map_or(0, |gpu| self.hardware.clock(gpu));
         let ahead = self.clock_offset.load(Ordering::Relaxed);
         args.cpu_clock_counter = nanoseconds(ClockId::CLOCK_MONOTONIC_RAW).saturating_add_signed(ahead);
         args.system_clock_counter = nanoseconds(ClockId::CLOCK_BOOTTIME).saturating_add_signed(ahead);

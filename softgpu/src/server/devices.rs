@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::error::ServeError;
 use super::settings;
 use crate::client_gpus::Chip;
+use crate::client_gpus::clock::ahead_of;
 use crate::driver::Ledger;
 use crate::driver::ledger::Capacities;
 use crate::sysfs::{GpuModel, Host, Machine, SysfsTree, SystemOptions, SystemTree, canonical_spec};
@@ -116,7 +117,15 @@ impl Devices {
             let arrays = shape.array_count.checked_div(shape.num_xcc).unwrap_or(0);
             let engines = arrays.checked_div(shape.simd_arrays_per_engine).unwrap_or(0).max(1);
             let compute_queues = usize::try_from(gpu.compute_queues()).unwrap_or(usize::MAX).max(1);
-            Chip { target, arrays, engines, xccs: shape.num_xcc.max(1), compute_queues, errata }
+            Chip {
+                target,
+                arrays,
+                engines,
+                xccs: shape.num_xcc.max(1),
+                compute_queues,
+                errata,
+                counter_ahead: ahead_of(gpu.unique_id()),
+            }
         };
         self.gpus().iter().zip(&self.targets).map(chip).collect()
     }

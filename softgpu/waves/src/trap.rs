@@ -51,6 +51,9 @@ pub trait Messages: std::fmt::Debug + Send + Sync {
 
     /// `s_sendmsg INTERRUPT` with this M0; `privileged`: of a wave with `STATUS.PRIV`.
     fn interrupt(&self, m0: u32, privileged: bool);
+
+    /// The GPU clock counter, which `s_sendmsg_rtn GET_REALTIME` answers with.
+    fn counter(&self) -> u64;
 }
 
 /// Deals with the exception in which `w` stopped. `None`: the wave goes on at its PC, or has ended. Otherwise it is halted,

@@ -170,6 +170,10 @@ impl Messages for Received {
     fn interrupt(&self, m0: u32, privileged: bool) {
         self.0.lock().push((m0, privileged));
     }
+
+    fn counter(&self) -> u64 {
+        0
+    }
 }
 
 /// A device with these instructions for a kernel and these for a trap handler; the handler's memory is at 0x7654_0000_3210.

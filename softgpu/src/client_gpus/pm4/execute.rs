@@ -18,7 +18,6 @@ use super::launch;
 use super::machine::{DEPTH, Machine, Step, append};
 use super::registers::Registers;
 use crate::client_gpus::backoff::Backoff;
-use crate::client_gpus::clock;
 use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::Job;
 use crate::client_gpus::raised::Raised;
@@ -148,7 +147,7 @@ impl Machine {
                 u64::from(high) << 32 | u64::from(self.registers.get(register))
             }
             CopySource::Immediate { value } => value,
-            CopySource::GpuClock => clock::ticks(),
+            CopySource::GpuClock => core.gpu.counter.ticks(),
             CopySource::AtomicReturn | CopySource::SystemClock => return Err(unsupported()),
         };
         let [low, high] = words(value);
@@ -266,7 +265,7 @@ fn release_mem(core: &Core, release: &ReleaseMem) -> Result<(), Exit> {
         // CAST: the low half is asked for.
         DataSel::Low32 => vm.write_u32(release.address, words(release.value)[0])?,
         DataSel::All64 => vm.write_u64(release.address, release.value)?,
-        DataSel::GpuClock => vm.write_u64(release.address, clock::ticks())?,
+        DataSel::GpuClock => vm.write_u64(release.address, core.gpu.counter.ticks())?,
     }
     core.gpu.waiters.wake();
     if release.int_sel.interrupts() {

@@ -220,7 +220,15 @@ mod tests {
     #[test]
     fn scratch_is_what_tmpring_size_says_for_all_engines() {
         let target = queues::target::Target::by_name("gfx1100").unwrap();
-        let chip = Chip { target, arrays: 12, engines: 6, xccs: 1, compute_queues: 8, errata: true };
+        let chip = Chip {
+            target,
+            arrays: 12,
+            engines: 6,
+            xccs: 1,
+            compute_queues: 8,
+            errata: true,
+            counter_ahead: 0,
+        };
         let mut registers = Registers::default();
         registers.set(reg::COMPUTE_TMPRING_SIZE, 0x20200);
         registers.set_all(reg::COMPUTE_DISPATCH_SCRATCH_BASE_LO, &[0x2000_0000, 0x7f]);

@@ -13,7 +13,6 @@ use softgpu_waves::{MemoryFault, Vm};
 
 use super::{SdmaRun, rect};
 use crate::client_gpus::backoff::Backoff;
-use crate::client_gpus::clock;
 use crate::client_gpus::core::Exit;
 use crate::client_gpus::raised::Raised;
 use crate::misbehaviour::Misbehaviour;
@@ -47,7 +46,7 @@ impl SdmaRun<'_> {
                 gpu.vm.atomic_add_u64(atomic.address, atomic.source)?;
             }
             Packet::ConstFill(fill) => self.const_fill(&fill)?,
-            Packet::Timestamp { address } => gpu.vm.write_u64(address, clock::ticks())?,
+            Packet::Timestamp { address } => gpu.vm.write_u64(address, gpu.counter.ticks())?,
         }
         Ok(())
     }

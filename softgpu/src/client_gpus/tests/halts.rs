@@ -151,6 +151,7 @@ fn trapping_chip() -> Chip {
         xccs: 1,
         compute_queues: 8,
         errata: true,
+        counter_ahead: 0,
     }
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn chip() -> Chip {
         xccs: 1,
         compute_queues: 8,
         errata: true,
+        counter_ahead: 1 << 40,
     }
 }
 

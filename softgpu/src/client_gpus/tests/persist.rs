@@ -20,7 +20,13 @@ fn restore(state: &GpusState, memories: &Memories) -> Result<ClientGpus, Persist
 
 /// The state without the time.
 fn timeless(state: GpusState) -> GpusState {
-    GpusState { ticks: 0, ..state }
+    at(0, state)
+}
+
+/// The state when the clock counters were at `ticks`.
+fn at(ticks: u64, mut state: GpusState) -> GpusState {
+    state.gpus.iter_mut().for_each(|gpu| gpu.ticks = ticks);
+    state
 }
 
 #[test]
@@ -61,12 +67,12 @@ fn the_clock_goes_on_from_where_it_was() {
     let gpus = ClientGpus::new(&[chip()]).unwrap();
     let (state, memories) = save(&gpus);
     // From a machine that has been on for longer; and from one that was switched on later.
-    for ticks in [state.ticks + (1 << 50), state.ticks, 5] {
-        let again = restore(&GpusState { ticks, ..state.clone() }, &memories).unwrap();
-        let now = again.clock();
+    for ticks in [state.gpus[0].ticks + (1 << 50), state.gpus[0].ticks, 5] {
+        let again = restore(&at(ticks, state.clone()), &memories).unwrap();
+        let now = again.clock(0);
         assert!((ticks..ticks + 1_000_000_000).contains(&now), "{ticks} {now}");
         std::thread::sleep(Duration::from_millis(1));
-        assert!(again.clock() >= now + 100_000);
+        assert!(again.clock(0) >= now + 100_000);
     }
 }
 

@@ -48,7 +48,7 @@ impl KfdProcess {
                 answer(&bytes_of(&engine)[..self.kernel.hw_ip_bytes()])
             }
             AMDGPU_INFO_HW_IP_COUNT => answer(bytes_of(&engine_count(args.args[0])?)),
-            AMDGPU_INFO_TIMESTAMP => answer(bytes_of(&self.hardware.clock())),
+            AMDGPU_INFO_TIMESTAMP => answer(bytes_of(&self.hardware.clock(gpu))),
             AMDGPU_INFO_FW_VERSION => answer(bytes_of(&firmware(model, args.args)?)),
             // The device moves no buffer, so that none was ever lost or touched in the wrong place.
             AMDGPU_INFO_NUM_BYTES_MOVED

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Branches, calls, barriers, messages, traps, and the end of a wave.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use softgpu_isa::Op;
 
 use crate::env::Env;
@@ -224,15 +222,9 @@ fn answer(env: &Env<'_>, s: &Step) -> u64 {
         128 => u64::from(env.identity.doorbell),
         129 => env.identity.dispatch_id,
         130 => env.identity.trap_memory,
-        131 => realtime(),
+        131 => env.map.messages.as_ref().map_or(0, |messages| messages.counter()),
         _ => 0,
     }
-}
-
-/// The constant 100 MHz counter.
-fn realtime() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.as_secs().wrapping_mul(100_000_000).wrapping_add(u64::from(now.subsec_nanos() / 10))
 }
 
 fn ask(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {

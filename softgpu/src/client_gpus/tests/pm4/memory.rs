@@ -7,7 +7,6 @@ use queues::pm4::{
 };
 
 use super::*;
-use crate::client_gpus::clock::ticks;
 
 fn release(data_sel: DataSel, int_sel: IntSel, address: u64, context_id: u32) -> Packet<'static> {
     Packet::ReleaseMem(ReleaseMem {
@@ -43,7 +42,7 @@ fn release_mem_writes_what_it_selects_and_interrupts_when_it_says() {
     let queue = Ring::new(&machine, 1);
     let array = machine.buffer(4096, DATA);
     array.fill(0, &[0xff; 64]);
-    let before = ticks();
+    let before = machine.gpus.clock(0);
     queue.submit_packets(&[
         release(DataSel::None, IntSel::None, array.va, 10),
         release(DataSel::Low32, IntSel::ConfirmOnly, array.va + 8, 11),
@@ -52,7 +51,7 @@ fn release_mem_writes_what_it_selects_and_interrupts_when_it_says() {
         release(DataSel::None, IntSel::Only, 0, 14),
     ]);
     queue.finish();
-    let after = ticks();
+    let after = machine.gpus.clock(0);
     let words: [u64; 4] = std::array::from_fn(|index| array.u64(index * 8).load(Ordering::SeqCst));
     assert_eq!(words[..3], [u64::MAX, 0xffff_ffff_5566_7788, 0x1122_3344_5566_7788]);
     assert!((before..=after).contains(&words[3]), "{before} {} {after}", words[3]);
@@ -105,7 +104,7 @@ fn copy_data_moves_words_between_memory_registers_clock_and_packet() {
     let place = |offset| Destination::Memory { address: array.va + offset };
     let source = CopySource::Memory { address: array.va };
     let user = reg::COMPUTE_USER_DATA_0 + 3;
-    let before = ticks();
+    let before = machine.gpus.clock(0);
     queue.submit_packets(&[
         copy(source, place(8), false),
         copy(source, place(16), true),
@@ -118,7 +117,7 @@ fn copy_data_moves_words_between_memory_registers_clock_and_packet() {
         copy(CopySource::Register { register: 0x1234 }, place(0), true),
     ]);
     queue.finish();
-    let after = ticks();
+    let after = machine.gpus.clock(0);
     let words: [u64; 8] = std::array::from_fn(|index| array.u64(index * 8).load(Ordering::SeqCst));
     assert_eq!(
         words[..7],

@@ -54,11 +54,11 @@ fn write_stores_one_two_and_many_dwords() {
 fn timestamps_are_the_devices_clock() {
     let machine = Machine::new();
     let (engine, memory) = (Engine::new(&machine, 1), machine.buffer(4096, DATA));
-    let before = machine.gpus.clock();
+    let before = machine.gpus.clock(0);
     engine.submit(&[Packet::Timestamp { address: memory.va }, Packet::Timestamp { address: memory.va + 8 }]);
     engine.finish();
     let [first, second] = [0, 8].map(|at| memory.u64(at).load(Ordering::SeqCst));
-    assert!(before <= first && first <= second && second <= machine.gpus.clock());
+    assert!(before <= first && first <= second && second <= machine.gpus.clock(0));
 }
 
 #[test]

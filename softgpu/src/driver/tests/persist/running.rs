@@ -288,14 +288,14 @@ fn kernels_go_on(chip: Chip) {
 
     machine.client.process.pause(soon()).unwrap();
     assert_eq!(machine.client.process.saved_waves(), 3);
-    let ticks = machine.gpus.clock();
+    let ticks = machine.gpus.clock(0);
     let (client, state, of_gpus, memories) = machine.save();
     let before = [&aql, &pm4].map(QueueOf::counted);
     std::thread::sleep(Duration::from_millis(10));
     assert_eq!([&aql, &pm4].map(QueueOf::counted), before, "nothing runs");
 
     let machine = Machine::restore(chip, client, &state, &of_gpus, &memories);
-    assert!(machine.gpus.clock() >= ticks);
+    assert!(machine.gpus.clock(0) >= ticks);
     assert_eq!(machine.client.process.saved_waves(), 3);
     assert_eq!(machine.client.process.save().unwrap().0, state);
     machine.client.process.resume().unwrap();
