@@ -13,7 +13,6 @@ use stasis::Runtime;
 use crate::abi::declared::HSA_STATUS_ERROR_REFCOUNT_OVERFLOW;
 use crate::abi::{NOT_INITIALIZED, OUT_OF_RESOURCES, Outcome, Status};
 use crate::agents::Agents;
-use crate::clocks::Clocks;
 use crate::code::Code;
 use crate::events::Events;
 use crate::memory::Memory;
@@ -25,7 +24,6 @@ use crate::signals::Signals;
 pub struct Instance {
     pub runtime: Runtime,
     pub agents: Agents,
-    pub clocks: Clocks,
     pub signals: Signals,
     pub queues: Queues,
     pub memory: Memory,
@@ -97,7 +95,6 @@ impl Instance {
         runtime.set_submitter(Settler);
         let agents = Agents::new(&runtime);
         Ok(Instance {
-            clocks: Clocks::new(&runtime),
             signals: Signals::new(),
             queues: Queues::new()?,
             memory: Memory::new(),

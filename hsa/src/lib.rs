@@ -19,7 +19,6 @@ mod abi;
 mod agents;
 #[cfg(feature = "calls")]
 pub mod calls;
-mod clocks;
 mod code;
 mod events;
 mod handles;

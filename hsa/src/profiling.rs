@@ -3,15 +3,20 @@
 #![allow(unsafe_code)]
 
 use crate::abi::declared::*;
-use crate::abi::{ERROR, INVALID_SIGNAL, NOT_SUPPORTED, Out, Outcome, export};
+use crate::abi::{INVALID_SIGNAL, NOT_SUPPORTED, Out, Outcome, export};
 use crate::instance::{Instance, instance};
+use crate::memory::status_of;
+use crate::signals::Signal;
 
-/// The system's times of a signal's last packet.
-fn times(instance: &Instance, agent: &stasis::Agent, signal: hsa_signal_t) -> Outcome<(u64, u64)> {
-    let slot = instance.signals.slot(signal.handle).ok_or(INVALID_SIGNAL)?;
-    let (start, end) = slot.timestamps();
-    let clock = |ticks| instance.clocks.convert(agent, ticks).ok_or(ERROR);
-    Ok((clock(start)?, clock(end)?))
+/// The system's times of a signal's last packet, which ran on `agent`.
+fn times(agent: &stasis::Agent, signal: &Signal) -> Outcome<(u64, u64)> {
+    let (start, end) = signal.of_runtime().timestamps(agent).map_err(status_of)?;
+    let time = |ticks| agent.system_time(ticks).map_err(status_of);
+    Ok((time(start)?, time(end)?))
+}
+
+fn signal_of(instance: &Instance, signal: hsa_signal_t) -> Outcome<Signal> {
+    instance.signals.get(signal.handle).ok_or(INVALID_SIGNAL)
 }
 
 export! {
@@ -25,7 +30,7 @@ export! {
         let agent = instance.agents.gpu(agent)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(time) }?;
-        let (start, end) = times(instance, agent, signal)?;
+        let (start, end) = times(agent, &signal_of(instance, signal)?)?;
         out.put(hsa_amd_profiling_dispatch_time_t { start, end });
         Ok(())
     }
@@ -43,9 +48,10 @@ export! {
         let instance = instance()?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(time) }?;
-        // Copy engines of all GPUs count alike from the same moment on the software device, and to the tick on hardware.
-        let agent = instance.agents.gpus().next().ok_or(INVALID_SIGNAL)?;
-        let (start, end) = times(instance, agent, signal)?;
+        let signal = signal_of(instance, signal)?;
+        let mover = signal.copied_by();
+        let agent = instance.agents.gpus().find(|agent| Some(agent.index()) == mover).ok_or(INVALID_SIGNAL)?;
+        let (start, end) = times(agent, &signal)?;
         out.put(hsa_amd_profiling_async_copy_time_t { start, end });
         Ok(())
     }
@@ -60,7 +66,8 @@ export! {
         let agent = instance.agents.gpu(agent)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(system_tick) }?;
-        out.put(instance.clocks.convert(agent, agent_tick).ok_or(ERROR)?);
+        let ticks = agent.ticks_of_counter(agent_tick).map_err(status_of)?;
+        out.put(agent.system_time(ticks).map_err(status_of)?);
         Ok(())
     }
 

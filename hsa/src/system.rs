@@ -6,15 +6,12 @@ use std::ffi::{CStr, c_char, c_void};
 
 use crate::abi::declared::*;
 use crate::abi::{Answer, INVALID_ARGUMENT, Out, Outcome, export, slice};
-use crate::clocks::now;
 use crate::code::loader_table;
 use crate::instance::{end, instance, start};
 
 /// Version of the HSA runtime that this one is, and of AMD's extension (`hsa_ext_amd.h`).
 const VERSION: (u16, u16) = (1, 1);
 const EXTENSION_VERSION: (u16, u16) = (1, 4);
-/// Ticks of the system's clock in a second: it counts nanoseconds.
-pub const SYSTEM_FREQUENCY: u64 = 1_000_000_000;
 const BUILD: &CStr = c"stasis-hsa";
 
 export! {
@@ -44,8 +41,8 @@ export! {
         match attribute {
             HSA_SYSTEM_INFO_VERSION_MAJOR => answer.put(VERSION.0),
             HSA_SYSTEM_INFO_VERSION_MINOR => answer.put(VERSION.1),
-            HSA_SYSTEM_INFO_TIMESTAMP => answer.put(now()),
-            HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => answer.put(SYSTEM_FREQUENCY),
+            HSA_SYSTEM_INFO_TIMESTAMP => answer.put(stasis::system_time()),
+            HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => answer.put(stasis::SYSTEM_FREQUENCY),
             HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => answer.put(u64::MAX),
             HSA_SYSTEM_INFO_ENDIANNESS => answer.put(HSA_ENDIANNESS_LITTLE),
             HSA_SYSTEM_INFO_MACHINE_MODEL => answer.put(HSA_MACHINE_MODEL_LARGE),

@@ -17,9 +17,21 @@ use crate::context::Context;
 use crate::context::agent::agents::{path, reach};
 use crate::context::agent::info::AgentInfo;
 use crate::context::agent::links::{NoPath, Path};
-use crate::context::error::{AllocError, CodeCacheError, LoadError, Lost};
+use crate::context::clocks::Clocks;
+use crate::context::device::Device;
+use crate::context::error::{AllocError, CodeCacheError, DeviceError, LoadError, Lost};
 use crate::context::memory::host_writes::Written;
 use crate::context::queue::code_caches::settle;
+use crate::context::registry::state::AgentIndex;
+
+/// An agent's clock and the system's at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReading {
+    /// Ticks of the agent's clock ([`Agent::clock_frequency`]).
+    pub gpu: u64,
+    /// CLOCK_BOOTTIME of the process, nanoseconds.
+    pub system: u64,
+}
 
 /// A handle on an agent.
 #[derive(Clone)]
@@ -96,13 +108,58 @@ impl Agent {
         Ok(self.context.device_or_lost(&pass)?.available(self.info.index())?)
     }
 
-    /// The agent's clock and the host's, read together.
+    fn with_clock<T>(
+        &self,
+        then: impl FnOnce(&Clocks, &Device, AgentIndex) -> Result<T, DeviceError>,
+    ) -> Result<T, AllocError> {
+        let pass = self.context.gate.enter()?;
+        let on = self.context.device_or_lost(&pass)?;
+        Ok(then(&self.context.clocks, on, self.info.index())?)
+    }
+
+    /// The agent's clock and the system's, read together. Both go on over a restore where they stood at the checkpoint, at the
+    /// same rate, whatever the counter of the agent says that it is restored on; the agent's clock never goes back.
     ///
     /// # Errors
     /// [`AllocError::Device`], [`AllocError::Lost`].
-    pub fn clocks(&self) -> Result<kfd::ioctl::ClockCounters, AllocError> {
-        let pass = self.context.gate.enter()?;
-        Ok(self.context.device_or_lost(&pass)?.clocks(self.info.index())?)
+    pub fn clocks(&self) -> Result<ClockReading, AllocError> {
+        let (gpu, system) = self.with_clock(Clocks::read)?;
+        Ok(ClockReading { gpu, system })
+    }
+
+    /// Ticks of the agent's clock in a second.
+    ///
+    /// # Errors
+    /// As for [`Agent::clocks`].
+    pub fn clock_frequency(&self) -> Result<u64, AllocError> {
+        self.with_clock(Clocks::frequency)
+    }
+
+    /// The system's time of a tick of the agent's clock: nanoseconds of CLOCK_BOOTTIME.
+    ///
+    /// # Errors
+    /// As for [`Agent::clocks`].
+    pub fn system_time(&self, ticks: u64) -> Result<u64, AllocError> {
+        self.with_clock(|clocks, on, agent| clocks.time(on, agent, ticks))
+    }
+
+    /// The tick of the agent's clock when its counter said `counter`, as kernels read it and packets note it in memory. A value of
+    /// before a restore that the counter says once more afterwards is taken for the later one;
+    /// [`Signal::timestamps`](crate::Signal::timestamps) knows better.
+    ///
+    /// # Errors
+    /// As for [`Agent::clocks`].
+    pub fn ticks_of_counter(&self, counter: u64) -> Result<u64, AllocError> {
+        self.with_clock(|clocks, on, agent| clocks.ticks(on, agent, counter))
+    }
+
+    /// The agent's counter and the machine's clocks, as the driver reads them (`AMDKFD_IOC_GET_CLOCK_COUNTERS`): they jump over a
+    /// restore.
+    ///
+    /// # Errors
+    /// As for [`Agent::clocks`].
+    pub fn counters(&self) -> Result<kfd::ioctl::ClockCounters, AllocError> {
+        self.with_clock(|_, on, agent| on.clocks(agent))
     }
 
     /// The code object of a file that this agent would load: the file itself, or of an offload bundle the entry for this

@@ -58,7 +58,7 @@ pub use bytemuck::Pod;
 pub use half::f16;
 pub use stasis_protocol::{Gate, Limit, Stopped, gate};
 
-pub use self::agent::Agent;
+pub use self::agent::{Agent, ClockReading};
 pub use self::context::Submitter;
 pub use self::context::agent::copy_path::{
     CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES,
@@ -66,6 +66,7 @@ pub use self::context::agent::copy_path::{
 pub use self::context::agent::links::{LinkMatrix, NoPath, Path, PathKind, Place, Unreachable};
 pub use self::context::agent::select::{LeftOut, LeftOutReason};
 pub use self::context::agent::spec;
+pub use self::context::clocks::{SYSTEM_FREQUENCY, now as system_time};
 pub use self::context::error::*;
 pub use self::context::program::Program;
 pub use self::context::queue::cu_mask::CuMask;

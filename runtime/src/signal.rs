@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::error::{AllocError, Lost, WaitError};
 use crate::context::memory::free::free_deferred;
@@ -144,13 +145,17 @@ impl Signal {
         Ok(old)
     }
 
-    /// Start and end of the last packet that completed it, in GPU clock ticks; zeros if none did.
+    /// Start and end of the last packet that completed it, which ran on `agent`, in ticks of that agent's clock
+    /// ([`Agent::clocks`]); zeros if none did. What is in the signal's memory is what the agent's counter said, which after a
+    /// restore says something else.
     ///
     /// # Errors
-    /// [`Lost`].
-    pub fn timestamps(&self) -> Result<(u64, u64), Lost> {
-        let _pass = self.0.context.gate.enter()?;
-        Ok(self.0.live.timestamps())
+    /// [`AllocError::Device`], [`AllocError::Lost`].
+    pub fn timestamps(&self, agent: &Agent) -> Result<(u64, u64), AllocError> {
+        let context = &self.0.context;
+        let pass = context.gate.enter()?;
+        let on = context.device_or_lost(&pass)?;
+        Ok(context.clocks.timestamps(on, agent.info.index(), &self.0.live)?)
     }
 
     /// Waits until its value meets `condition` and returns the value; `None` waits for ever.

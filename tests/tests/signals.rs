@@ -115,7 +115,7 @@ fn completion_carries_time_stamps() {
     gpu.run(&gpu.kernel("increment"), [1, 1, 1], [1, 1, 1], &[stasis::Arg::Buffer(&gpu.buffer(&[0u32]))]);
     gpu.queue.barrier(&[], Some(&done)).unwrap();
     done.wait_done(SOON).unwrap();
-    let (start, end) = done.timestamps().unwrap();
+    let (start, end) = done.timestamps(&gpu.agent).unwrap();
     let after = gpu.agent.clocks().unwrap();
     assert!(before.gpu <= start && start <= end && end <= after.gpu, "{before:?} {start} {end} {after:?}");
 }

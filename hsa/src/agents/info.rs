@@ -115,7 +115,7 @@ fn of_host(
         agent_info::MEMORY_AVAIL => {
             answer.put(instance.runtime.gtt().available().map_err(crate::memory::status_of)?)
         }
-        agent_info::TIMESTAMP_FREQUENCY => answer.put(system::SYSTEM_FREQUENCY),
+        agent_info::TIMESTAMP_FREQUENCY => answer.put(stasis::SYSTEM_FREQUENCY),
         agent_info::NEAREST_CPU => answer.put(instance.agents.host()),
         HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS..=HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT => {
             no_images(attribute, answer)
@@ -187,7 +187,9 @@ fn of_gpu(
             let available = agent.vram_available().map_err(crate::memory::status_of)?;
             answer.put(available + instance.memory.unused())
         }
-        agent_info::TIMESTAMP_FREQUENCY => answer.put(instance.clocks.frequency(agent.index())),
+        agent_info::TIMESTAMP_FREQUENCY => {
+            answer.put(agent.clock_frequency().map_err(crate::memory::status_of)?)
+        }
         agent_info::ASIC_FAMILY_ID => answer.put(0_u32),
         agent_info::UCODE_VERSION => answer.put(properties.fw_version & FIRMWARE),
         agent_info::SDMA_UCODE_VERSION => answer.put(properties.sdma_fw_version & FIRMWARE),
@@ -197,7 +199,8 @@ fn of_gpu(
         agent_info::NEAREST_CPU => answer.put(nearest_host(instance, agent)),
         agent_info::SCRATCH_LIMIT_MAX | agent_info::SCRATCH_LIMIT_CURRENT => answer.put(0_u64),
         agent_info::CLOCK_COUNTERS => {
-            let clocks = agent.clocks().map_err(crate::memory::status_of)?;
+            // What the program converts, as it does what kernels read.
+            let clocks = agent.counters().map_err(crate::memory::status_of)?;
             answer.put(hsa_amd_clock_counters_t {
                 gpu_clock_counter: clocks.gpu,
                 cpu_clock_counter: clocks.cpu,

@@ -276,6 +276,7 @@ fn words(agent: &stasis::Agent, pieces: &[Piece], order: &Order) -> Result<Vec<u
     let Some(generation) = Generation::of(target) else { return Ok(words) };
     let values: Vec<u64> = order.after.iter().map(|signal| signal.slot().value_address()).collect();
     words.extend(transfer_prologue(target, generation, &values)?);
+    order.done.set_copied_by(agent.index());
     let done = order.done.slot();
     Packet::Timestamp { address: done.start_address() }.encode(generation, &mut words)?;
     for piece in pieces {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 use stasis::{Limit, RawQueue, Submitter, WaitError};
 
+use super::Queue;
 use super::forward::Forward;
-use super::{Queue, Queues};
 use crate::abi::declared::HSA_PACKET_TYPE_KERNEL_DISPATCH;
 use crate::instance::{Instance, opened};
 
@@ -54,7 +54,6 @@ impl Submitter for Settler {
 
     fn go_on(&self) {
         if let Some(instance) = opened() {
-            instance.clocks.go_on(&instance.runtime);
             instance.take_up();
         }
     }
@@ -97,8 +96,9 @@ impl Instance {
     /// Whether packets or copies wait for queues to be taken up.
     fn keeps_back(&self) -> bool {
         let is_kept = |queue: &Queue| queue.ring.is_published(queue.end.load(Ordering::Relaxed));
-        let hardware = self.queues.all().into_iter().filter(|queue| queue.hardware.is_some());
-        self.memory.engines.keeps_back() || hardware.into_iter().any(|queue| is_kept(&queue))
+        let queues = self.queues.all();
+        let mut hardware = queues.iter().filter(|queue| queue.hardware.is_some());
+        self.memory.engines.keeps_back() || hardware.any(|queue| is_kept(queue))
     }
 }
 
@@ -130,13 +130,6 @@ impl Queue {
     }
 }
 
-impl Queues {
-    /// The queues of the hardware.
-    fn hardware(&self) -> Vec<RawQueue> {
-        self.all().iter().filter_map(|queue| queue.hardware.clone()).collect()
-    }
-}
-
 /// Whether the processor has taken everything.
 fn is_taken(queue: &RawQueue) -> bool {
     queue.fault().is_some() || queue.read_position().ok() == queue.write_position().ok()
@@ -163,22 +156,23 @@ fn settled(instance: &Instance, patience: Duration, is_over: &dyn Fn() -> bool) 
     let mut seen = 0;
     let mut last = Instant::now();
     loop {
-        let (queues, engines) = (instance.queues.hardware(), instance.memory.engines.all());
-        let positions = || queues.iter().chain(&engines).map(RawQueue::read_position);
+        let (all, engines) = (instance.queues.all(), instance.memory.engines.all());
+        let queues: Vec<&RawQueue> = all.iter().filter_map(|queue| queue.hardware.as_ref()).collect();
+        let hardware = || queues.iter().copied().chain(&engines);
+        let positions = || hardware().map(RawQueue::read_position);
         if positions().any(|position| position.is_err()) {
             // The device is lost, which the lock finds too.
             return true;
         }
         // All of them, also behind one that has more to move.
-        let all = instance.queues.all();
         let unmoved: Vec<_> = all.iter().filter(|queue| !queue.is_moved(instance)).collect();
         let is_given = unmoved.is_empty() && !instance.memory.engines.is_under_way();
         // What runs is the drain's to wait for. A copy engine may have read a copy whose signals it waits for.
-        if is_given && queues.iter().chain(&engines).all(is_taken) && engines.iter().all(is_idle) {
+        if is_given && hardware().all(is_taken) && engines.iter().all(is_idle) {
             return true;
         }
         let now = positions().filter_map(Result::ok).fold(0, u64::wrapping_add);
-        if now != seen || queues.iter().any(is_busy) {
+        if now != seen || queues.iter().any(|queue| is_busy(queue)) {
             (seen, last) = (now, Instant::now());
         }
         if is_over() || last.elapsed() >= patience && instance.keeps_back() {

@@ -75,7 +75,7 @@ impl Handlers {
 
     fn start(&self, instance: &'static Instance) -> Outcome {
         let signal = stasis::Signal::new(&instance.runtime, 0).map_err(status_of)?;
-        let signal = Signal(std::sync::Arc::new(signal));
+        let signal = Signal::new(signal);
         if self.wake.set(signal.clone()).is_ok() {
             let spawned = std::thread::Builder::new()
                 .name("stasis-hsa-events".to_owned())

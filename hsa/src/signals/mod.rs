@@ -29,22 +29,43 @@ use crate::memory::status_of;
 
 /// A live signal. Clones name the same one; its memory is not reused while there is one.
 #[derive(Clone, Debug)]
-pub struct Signal(Arc<stasis::Signal>);
+pub struct Signal(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    signal: stasis::Signal,
+    /// The GPU whose copy engine completes it, or did so last: its position and 1.
+    copied_by: AtomicUsize,
+}
 
 impl Signal {
+    fn new(signal: stasis::Signal) -> Self {
+        Signal(Arc::new(Shared { signal, copied_by: AtomicUsize::new(0) }))
+    }
+
     pub fn handle(&self) -> u64 {
-        self.0.handle()
+        self.0.signal.handle()
     }
 
     /// Its memory.
     pub fn slot(&self) -> Slot {
         // SAFETY: the runtime's signal lives as long as this.
-        unsafe { Slot::new(self.0.handle()) }
+        unsafe { Slot::new(self.handle()) }
     }
 
     /// The runtime's signal that it is.
     pub fn of_runtime(&self) -> &stasis::Signal {
-        &self.0
+        &self.0.signal
+    }
+
+    /// Notes that a GPU's copy engine is to complete it, whose clock its times are by.
+    pub fn set_copied_by(&self, gpu: usize) {
+        self.0.copied_by.store(gpu + 1, Ordering::Relaxed);
+    }
+
+    /// The GPU whose copy engine completed it.
+    pub fn copied_by(&self) -> Option<usize> {
+        self.0.copied_by.load(Ordering::Relaxed).checked_sub(1)
     }
 }
 
@@ -97,7 +118,7 @@ impl Signals {
         if !self.live.add(handle) {
             return Err(OUT_OF_RESOURCES);
         }
-        self.all.write().insert(handle, Signal(Arc::new(signal)));
+        self.all.write().insert(handle, Signal::new(signal));
         Ok(handle)
     }
 
@@ -108,7 +129,7 @@ impl Signals {
         }
         let signal = self.all.write().remove(&handle).ok_or(INVALID_SIGNAL)?;
         // The header lets nobody destroy a signal that a packet will still change.
-        signal.0.settle().map_err(|_| OUT_OF_RESOURCES)
+        signal.of_runtime().settle().map_err(|_| OUT_OF_RESOURCES)
     }
 
     /// Announces that the thread is about to sleep on a signal: before it looks at the value.
@@ -132,7 +153,7 @@ impl Signals {
     #[cold]
     fn wake_sleepers(&self, handle: u64) {
         if let Some(signal) = self.get(handle)
-            && let Err(error) = signal.0.notify()
+            && let Err(error) = signal.of_runtime().notify()
         {
             tracing::warn!(target: "hsa", error = %stasis::explain(&error), "a sleeper was not woken");
         }
@@ -162,7 +183,7 @@ impl Signals {
         let all = std::mem::take(&mut *self.all.write());
         for (handle, signal) in all {
             self.live.remove(handle);
-            let _ = signal.0.settle();
+            let _ = signal.of_runtime().settle();
         }
     }
 }

@@ -63,9 +63,4 @@ impl Slot {
         let event = unsafe { AtomicU32::from_ptr(at) }.load(Ordering::Relaxed);
         (mailbox != 0).then_some((mailbox, event))
     }
-
-    /// Ticks of the agent's clock at the start and the end of the last packet that completed it.
-    pub fn timestamps(self) -> (u64, u64) {
-        (self.word(START).load(Ordering::Relaxed), self.word(END).load(Ordering::Relaxed))
-    }
 }

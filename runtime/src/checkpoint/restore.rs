@@ -120,6 +120,7 @@ fn restore_steps(
     admit(context, snapshot, options.admission.as_ref(), held.is_some(), limit)?;
     let (device, same_process) = open_device(context, closed, snapshot, held)?;
     report.open_ms = milliseconds(started);
+    context.clocks.go_on(&device);
     let from = Source { image: &image, names: &names, directory: directory.as_deref(), same_process, limit };
     let made = match &snapshot.captured {
         Some(captured) => reattach_preempted(context, closed, &device, captured, &from, &mut report),

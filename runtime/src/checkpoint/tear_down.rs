@@ -112,6 +112,9 @@ pub(super) fn tear_down(
     end_rendezvous(context);
     let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
     CheckpointMachine::of(context).now(Activity::Writing);
+    if let Some(on) = context.device(&closed.pass()) {
+        context.clocks.pause(on, &context.registry.lock());
+    }
     let mut participant = prepare(context, closed, into, limit).map_err(Down::untouched)?;
     let saved = Saved { agents: &agents, mode, participant: &participant };
     let written = write_image(context, closed, into, &saved, limit, report).map_err(Down::untouched)?;

@@ -4,7 +4,7 @@
 //! INVARIANT: nothing in this folder imports what is above it: the public handles, copies, sharing between processes and
 //! checkpoints. Each piece of state has one owner here: [`registry`] every object handed out, [`device`] what lives in
 //! the driver, [`queue`] and [`signal`] the words that packets and threads share, [`agent`] the GPUs, [`memory`] the
-//! making and freeing of buffer objects, [`events`] the thread that listens to the driver. The layers above keep what is
+//! making and freeing of buffer objects, [`clocks`] what times are, [`events`] the thread that listens to the driver. The layers above keep what is
 //! theirs in [`Context::layer`].
 //!
 //! Lock order, outermost first:
@@ -15,11 +15,13 @@
 //! 5. a raw queue's producer;
 //! 6. the slot of the event thread;
 //! 7. the registry, under which nothing is waited for but ioctls that cannot block on a client;
-//! 8. the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
+//! 8. an agent's clock;
+//! 9. the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
 //!
 //! Objects that hot paths touch (`live` parts) are shared out by `Arc`, so no dispatch and no wait takes a lock.
 
 pub mod agent;
+pub mod clocks;
 pub mod device;
 pub mod error;
 pub mod events;
@@ -43,6 +45,7 @@ use stasis_protocol::gate::{Gate, GatedCell, Pass};
 
 use self::agent::info::AgentInfo;
 use self::agent::select::LeftOut;
+use self::clocks::Clocks;
 use self::device::Device;
 use self::error::Lost;
 use self::events::thread_handle::Watch;
@@ -81,6 +84,8 @@ pub struct Context {
     pub deferred: Mutex<Vec<(BoKey, u64)>>,
     /// Host writes to agents' memory that packets may not see yet.
     pub host_writes: Arc<HostWrites>,
+    /// The agents' clocks.
+    pub clocks: Clocks,
     /// What the agents' instruction caches may hold.
     pub code_caches: CodeCaches,
     /// On which agents the driver runs no queues any more.

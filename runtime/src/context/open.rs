@@ -13,6 +13,7 @@ use super::Context;
 use super::agent::info::AgentInfo;
 use super::agent::select::{Selection, select};
 use super::agent::spec;
+use super::clocks::Clocks;
 use super::device::Device;
 use super::error::{AllocError, DeviceError, OpenError};
 use super::events::start;
@@ -63,6 +64,7 @@ fn with_window(
     let wake = Arc::clone(&wake.ok_or_else(|| fixture("the wake event"))?.live);
     let pages = device.hdp_pages()?;
     let host_writes = HostWrites::new(&gate, pages);
+    let clocks = Clocks::new(agents.len());
     let code_caches = CodeCaches::new(agents.len());
     let lost_agents = LostAgents::new(agents.len());
     let context = Arc::new(Context {
@@ -78,6 +80,7 @@ fn with_window(
         wake,
         deferred: Mutex::new(Vec::new()),
         host_writes,
+        clocks,
         code_caches,
         lost_agents,
         guard: Guard::default(),

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use stasis::{
-    Arg, Buffer, CommandList, Condition, Executable, Kernel, Queue, QueueOptions, Runtime, Signal, WaitMode,
+    Agent, Arg, Buffer, ClockReading, CommandList, Condition, Executable, Kernel, Queue, QueueOptions,
+    Runtime, Signal, WaitMode,
 };
 use stasis_tests::gpu::{Numbers, compute_object};
 
@@ -24,6 +25,11 @@ const BALLAST_BYTES: usize = 3 << 20;
 const RECORDED: usize = 2;
 /// The salt's position among the kernel's arguments.
 const SALT: usize = 3;
+
+/// Nanoseconds by which two clocks that are read together may differ on a busy machine. GPUs' counters are hours apart.
+const UNSURE: u128 = 10_000_000_000;
+/// The most signals with times that are kept, beside the last one.
+const MOST_ENDED: usize = 16;
 
 /// The command line's settings.
 #[derive(Debug, Default)]
@@ -159,6 +165,47 @@ impl<'a> Lane<'a> {
     }
 }
 
+/// The agent's clock, which goes on whatever happens to the process.
+struct Times {
+    agent: Agent,
+    last: ClockReading,
+    /// Signals that no packet completes any more, with their times.
+    ended: Vec<(Signal, (u64, u64))>,
+}
+
+impl Times {
+    fn new(agent: &Agent) -> Result<Self> {
+        Ok(Self { last: agent.clocks()?, agent: agent.clone(), ended: Vec::new() })
+    }
+
+    /// Runs a packet of which the time is kept, and checks all times.
+    fn round(&mut self, runtime: &Runtime, queue: &Queue) -> Result<()> {
+        let before = self.agent.clocks()?;
+        let (ticks, time) =
+            (before.gpu.wrapping_sub(self.last.gpu), before.system.wrapping_sub(self.last.system));
+        let counted = u128::from(ticks) * 1_000_000_000 / u128::from(self.agent.clock_frequency()?);
+        ensure!(
+            ticks >> 63 == 0 && counted.abs_diff(time.into()) < UNSURE,
+            "the agent's clock counted {counted} ns in {time}, from {:?} to {before:?}",
+            self.last,
+        );
+        let done = Signal::new(runtime, 1)?;
+        queue.barrier(&[], Some(&done))?;
+        done.wait_done(Some(Duration::from_secs(120)))?;
+        let (times, after) = (done.timestamps(&self.agent)?, self.agent.clocks()?);
+        let in_order = [before.gpu, times.0, times.1, after.gpu];
+        ensure!(in_order.is_sorted(), "before, at start and end of a packet, and after: {in_order:?}");
+        for (signal, (start, end)) in &self.ended {
+            let now = signal.timestamps(&self.agent)?;
+            ensure!(now == (*start, *end), "a packet ran from {start} to {end}, now it is {now:?}");
+        }
+        self.ended.truncate(MOST_ENDED);
+        self.ended.push((done, times));
+        self.last = after;
+        Ok(())
+    }
+}
+
 fn hold_io_uring() -> Result<()> {
     let mut parameters = [0u8; 120];
     // SAFETY: the structure io_uring_setup takes has 120 bytes, all zero for no options; the descriptor is kept.
@@ -224,8 +271,10 @@ fn work(args: &Args) -> Result<()> {
             .collect();
         let worked = (|| -> Result<()> {
             let mut lane = Lane::new(&runtime, &kernel, 0)?;
+            let mut times = Times::new(&agent)?;
             for round in 1u64.. {
                 lane.round()?;
+                times.round(&runtime, &lane.queue)?;
                 println!("round {round}");
                 std::io::stdout().flush()?;
                 if round % 64 == 0 {

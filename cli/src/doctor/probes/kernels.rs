@@ -132,7 +132,7 @@ fn timestamps(bench: &Bench) -> Result<String> {
     let (queue, kernel, counter) = (gpu.queue()?, gpu.kernel("count")?, gpu.zeros(1)?);
     let done = gpu.start(&queue, &kernel, groups(), &[Arg::Buffer(counter.buffer())], true)?;
     done.wait_done(Some(gpu.patience))?;
-    let (begin, end) = done.timestamps()?;
+    let (begin, end) = done.timestamps(&gpu.agent)?;
     let now = gpu.agent.clocks()?.gpu;
     ensure!(0 < begin && begin <= end && end <= now, "begin {begin}, end {end}, now {now}");
     Ok(format!("{} ticks", end - begin))

@@ -43,10 +43,10 @@ impl Profile {
     }
 
     /// What was spent, in ticks of `tick` each.
-    fn spent(&self, tick: Duration) -> Result<Vec<KernelTime>, stasis::Lost> {
+    fn spent(&self, agent: &Agent, tick: Duration) -> Result<Vec<KernelTime>, AllocError> {
         let mut spent: Vec<KernelTime> = Vec::new();
         for (name, signal) in self.names.borrow_mut().drain(..).zip(&self.signals) {
-            let (begin, end) = signal.timestamps()?;
+            let (begin, end) = signal.timestamps(agent)?;
             // CAST: a kernel's ticks are far below 2^53.
             let time = tick.mul_f64(end.saturating_sub(begin) as f64 / TICKS);
             match spent.iter_mut().find(|of| of.kernel == name) {
@@ -94,10 +94,10 @@ impl Engine {
         embedded?;
         let after = after?;
         // CAST: durations of a batch, far below 2^53.
-        let nanoseconds = after.cpu.saturating_sub(before.cpu) as f64;
+        let nanoseconds = after.system.saturating_sub(before.system) as f64;
         let ticks = after.gpu.saturating_sub(before.gpu).max(1) as f64;
         let tick = Duration::from_secs_f64(nanoseconds * 1e-9 * TICKS / ticks);
-        let spent = profile.map_or(Ok(Vec::new()), |profile| profile.spent(tick));
+        let spent = profile.map_or(Ok(Vec::new()), |profile| profile.spent(agent, tick));
         spent.map_err(|why| device("taking times")(why.into()))
     }
 }

@@ -11,6 +11,7 @@ use offset::*;
 use parking_lot::Mutex;
 use queues::hsa::{AmdSignal, signal_kind};
 
+use crate::context::clocks::Stamps;
 use crate::context::memory::mapped::Mapped;
 use crate::context::queue::fault::QueueFault;
 use crate::context::signal::event::EventLive;
@@ -40,6 +41,8 @@ pub struct SignalLive {
     expected: AtomicI64,
     broken: AtomicBool,
     fault: Mutex<Option<Arc<QueueFault>>>,
+    /// Its times at the last checkpoint.
+    pub stamps: Mutex<Stamps>,
 }
 
 impl SignalLive {
@@ -51,6 +54,7 @@ impl SignalLive {
             expected: AtomicI64::new(initial),
             broken: AtomicBool::new(false),
             fault: Mutex::new(None),
+            stamps: Mutex::default(),
         };
         slot.fill(0, SLOT_BYTES, 0);
         slot.store(KIND, signal_kind::USER.cast_unsigned(), Ordering::Relaxed);
@@ -68,6 +72,7 @@ impl SignalLive {
             expected: AtomicI64::new(expected),
             broken: AtomicBool::new(false),
             fault: Mutex::new(None),
+            stamps: Mutex::default(),
         }
     }
 
@@ -158,8 +163,8 @@ impl SignalLive {
         self.expected.store(self.load(), Ordering::Relaxed);
     }
 
-    /// GPU clock ticks of start and end of the last packet that completed it.
-    pub fn timestamps(&self) -> (u64, u64) {
+    /// What the agent's counter said at start and end of the last packet that completed it.
+    pub fn raw_timestamps(&self) -> (u64, u64) {
         (self.slot.load(START, Ordering::Relaxed), self.slot.load(END, Ordering::Relaxed))
     }
 

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One agent's clock, by era.
+//!
+//! INVARIANT: the ticks that a clock tells are in the order of time, and until the first restore they are what the agent's counter says.
+//! A counter's value of an earlier era is converted as it was then; of which era one is that nothing more is known of, and which the
+//! present counter says again, is a guess.
+
+use super::SYSTEM_FREQUENCY;
+
+/// Counts of an agent's counter in a second: of all since gfx9 but the oldest, for which it is measured.
+const USUAL_FREQUENCY: u64 = 100_000_000;
+/// Counts in a second that a measured frequency is rounded to.
+const GRAIN: u64 = 1_000_000;
+/// Nanoseconds after which the two clocks are compared anew: crystals differ.
+const COMPARED_FOR: u64 = 1_000_000_000;
+/// Nanoseconds by which a clock that goes on may seem to have jumped.
+const UNSURE: u64 = 1_000_000;
+/// One part in so many is what crystals may differ by.
+const DRIFT: u64 = 2_000;
+/// Eras that are remembered.
+const ERAS: usize = 64;
+
+/// An agent's counter and the system's clock at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    pub counter: u64,
+    pub system: u64,
+}
+
+/// How an agent's counter stands to the system's clock.
+#[derive(Clone, Copy, Debug)]
+struct Relation {
+    /// The reading that times are counted from.
+    anchor: Reading,
+    /// Counts in a second.
+    frequency: u64,
+}
+
+/// `distance * times / by`, from `origin` on.
+fn scaled(origin: u64, distance: i128, times: u64, by: u64) -> u64 {
+    let moved = if times == by { distance } else { distance * i128::from(times) / i128::from(by) };
+    let at = (i128::from(origin) + moved).clamp(0, i128::from(u64::MAX));
+    u64::try_from(at).unwrap_or(u64::MAX)
+}
+
+fn distance(from: u64, to: u64) -> i128 {
+    i128::from(to) - i128::from(from)
+}
+
+impl Relation {
+    /// The system's time when the counter says this.
+    fn time(&self, counter: u64) -> u64 {
+        scaled(self.anchor.system, distance(self.anchor.counter, counter), SYSTEM_FREQUENCY, self.frequency)
+    }
+
+    /// What the counter says at a system's time.
+    fn counter(&self, time: u64) -> u64 {
+        scaled(self.anchor.counter, distance(self.anchor.system, time), self.frequency, SYSTEM_FREQUENCY)
+    }
+
+    /// The relation after another reading.
+    fn after(self, now: Reading) -> Self {
+        let Self { anchor, frequency } = self;
+        let (Some(counts), Some(time)) =
+            (now.counter.checked_sub(anchor.counter), now.system.checked_sub(anchor.system))
+        else {
+            return self;
+        };
+        if time < COMPARED_FOR {
+            return self;
+        }
+        Self { anchor: now, frequency: measured(counts, time).unwrap_or(frequency) }
+    }
+}
+
+/// The frequency that counts and nanoseconds, which are not 0, between two readings tell, if they tell one.
+fn measured(counts: u64, nanoseconds: u64) -> Option<u64> {
+    let exact = u128::from(counts) * u128::from(SYSTEM_FREQUENCY) / u128::from(nanoseconds);
+    let exact = u64::try_from(exact).ok()?;
+    let rounded = (exact + GRAIN / 2) / GRAIN * GRAIN;
+    (rounded > 0).then_some(rounded)
+}
+
+/// From a restore, or the beginning, until the next one; or until the counter's frequency turns out to be another.
+#[derive(Clone, Copy, Debug)]
+struct Era {
+    /// Restores before its beginning.
+    restores: u32,
+    /// The counter at its beginning.
+    counter: u64,
+    /// The ticks then.
+    ticks: u64,
+    /// The system's clock less the driver's reading of it, nanoseconds.
+    ahead: i64,
+    relation: Relation,
+}
+
+impl Era {
+    /// Whether a reading after a restore can be one of this era: an undone checkpoint's.
+    fn goes_on(&self, now: Reading, ahead: i64) -> bool {
+        let Relation { anchor, .. } = self.relation;
+        let Some(time) = now.system.checked_sub(anchor.system) else { return false };
+        let off = self.relation.time(now.counter).abs_diff(now.system);
+        self.ahead.abs_diff(ahead) < UNSURE && off < UNSURE + time / DRIFT
+    }
+
+    /// The ticks, of which there are `frequency` in a second, when the counter says this.
+    fn ticks(&self, counter: u64, frequency: u64) -> u64 {
+        scaled(self.ticks, distance(self.counter, counter), frequency, self.relation.frequency)
+    }
+
+    /// What the counter says at a tick.
+    fn counter(&self, ticks: u64, frequency: u64) -> u64 {
+        scaled(self.counter, distance(self.ticks, ticks), self.relation.frequency, frequency)
+    }
+}
+
+/// An agent's clock.
+#[derive(Debug, Default)]
+pub struct Clock {
+    eras: Vec<Era>,
+    /// Ticks in a second: counts of the first era.
+    frequency: u64,
+    /// The latest ticks that were told.
+    latest: u64,
+    /// Restores before the last reading.
+    restores: u32,
+}
+
+impl Clock {
+    /// Whether it is time to compare it, at a system's time.
+    pub fn is_old(&self, now: u64) -> bool {
+        self.eras.last().is_none_or(|era| now.saturating_sub(era.relation.anchor.system) >= COMPARED_FOR)
+    }
+
+    /// Ticks in a second; 0 before it was compared.
+    pub fn frequency(&self) -> u64 {
+        self.frequency
+    }
+
+    /// Takes a reading after so many restores, in which the system's clock is `ahead` of the driver's: a new era, if there was a restore
+    /// over which the clocks have jumped.
+    pub fn begin(&mut self, restores: u32, now: Reading, ahead: i64) {
+        let is_same = std::mem::replace(&mut self.restores, restores) == restores;
+        let Some((era, earlier)) = self.eras.split_last_mut() else {
+            let relation = Relation { anchor: now, frequency: USUAL_FREQUENCY };
+            self.frequency = USUAL_FREQUENCY;
+            // From its first count on, before which it cannot have been read.
+            self.eras.push(Era { restores, counter: 0, ticks: 0, ahead, relation });
+            self.latest = now.counter;
+            return;
+        };
+        let next = if is_same || era.goes_on(now, ahead) {
+            let compared = era.relation.after(now);
+            let is_other = compared.frequency != era.relation.frequency;
+            if is_other && earlier.is_empty() {
+                self.frequency = compared.frequency;
+            }
+            if !is_other || earlier.is_empty() {
+                era.relation = compared;
+                self.latest = self.latest.max(era.ticks(now.counter, self.frequency));
+                return;
+            }
+            Era {
+                counter: now.counter,
+                ticks: era.ticks(now.counter, self.frequency),
+                relation: compared,
+                ..*era
+            }
+        } else {
+            let ticks = era.ticks(era.relation.counter(now.system), self.frequency);
+            let relation = Relation { anchor: now, frequency: era.relation.frequency };
+            Era { restores, counter: now.counter, ticks, ahead, relation }
+        };
+        let ticks = next.ticks.max(self.latest);
+        self.latest = ticks;
+        if self.eras.len() >= ERAS {
+            self.eras.remove(0);
+        }
+        self.eras.push(Era { ticks, ..next });
+    }
+
+    /// Takes what was just read of the counter and the driver's clock for the time now: ticks, and the system's time.
+    pub fn reading(&mut self, counter: u64, driver: u64) -> (u64, u64) {
+        let Some(era) = self.eras.last() else { return (counter, driver) };
+        self.latest = self.latest.max(era.ticks(counter, self.frequency));
+        (self.latest, driver.saturating_add_signed(era.ahead))
+    }
+
+    /// The ticks when the counter said this, at the system's time `now`; before the restore after so many, if that is known.
+    pub fn ticks(&self, counter: u64, restores: Option<u32>, now: u64) -> u64 {
+        self.era_of(counter, restores, now).map_or(counter, |era| era.ticks(counter, self.frequency))
+    }
+
+    fn era_of(&self, counter: u64, restores: Option<u32>, now: u64) -> Option<&Era> {
+        let (current, earlier) = self.eras.split_last()?;
+        if let Some(restores) = restores {
+            let mut by_then = self.eras.iter().rev().filter(|era| era.restores <= restores);
+            let last = by_then.clone().next();
+            return by_then.find(|era| era.counter <= counter).or(last).or(self.eras.first());
+        }
+        if counter >= current.counter && current.relation.time(counter) <= now.saturating_add(UNSURE) {
+            return Some(current);
+        }
+        // What is still to come in this era is of an earlier one, if there is one that had begun by then.
+        let begun = earlier.iter().rev().find(|era| era.counter <= counter);
+        begun.or(earlier.first()).or(Some(current))
+    }
+
+    /// The system's time of a tick.
+    pub fn time(&self, ticks: u64) -> u64 {
+        let begun = self.eras.iter().rev().find(|era| era.ticks <= ticks);
+        let era = begun.or(self.eras.first());
+        era.map_or(0, |era| era.relation.time(era.counter(ticks, self.frequency)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = SYSTEM_FREQUENCY;
+
+    fn counts(seconds: u64) -> u64 {
+        seconds * USUAL_FREQUENCY
+    }
+
+    #[test]
+    fn counts_are_converted_in_their_order_until_the_clocks_are_compared_anew() {
+        let anchor = Reading { counter: 1_000, system: 5 * SECOND };
+        let relation = Relation { anchor, frequency: USUAL_FREQUENCY };
+        assert_eq!(relation.time(1_100), 5 * SECOND + 1_000);
+        assert_eq!(relation.time(900), 5 * SECOND - 1_000);
+        assert_eq!(relation.time(0), 5 * SECOND - 10_000);
+        assert_eq!(relation.counter(5 * SECOND - 1_000), 900);
+        // A reading that was interrupted changes nothing soon after.
+        let soon = relation.after(Reading { counter: 2_000, system: 5 * SECOND + 900_000 });
+        assert_eq!(soon.time(1_100), relation.time(1_100));
+    }
+
+    #[test]
+    fn numbers_at_the_ends_of_their_range_are_borne() {
+        let mut clock = Clock::default();
+        assert_eq!((clock.ticks(7, None, 0), clock.time(7), clock.reading(7, 8)), (7, 0, (7, 8)));
+        clock.begin(0, Reading { counter: u64::MAX, system: u64::MAX }, i64::MIN);
+        clock.begin(1, Reading::default(), i64::MAX);
+        assert_eq!(clock.reading(u64::MAX, u64::MAX), (u64::MAX, u64::MAX));
+        for number in [0, 1, u64::MAX] {
+            clock.time(clock.ticks(number, Some(0), number));
+            clock.time(clock.ticks(number, None, number));
+        }
+    }
+
+    #[test]
+    fn other_frequency_is_measured_and_ticks_stay_what_the_counter_says() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: 0, system: 0 }, 0);
+        clock.begin(0, Reading { counter: 50_003_000, system: 2 * SECOND }, 0);
+        assert_eq!((clock.frequency(), clock.eras.len()), (25_000_000, 1));
+        assert_eq!(clock.ticks(50_003_000, None, 2 * SECOND), 50_003_000);
+        assert_eq!(clock.time(50_003_000), 2 * SECOND);
+    }
+
+    #[test]
+    fn counts_of_earlier_eras_are_converted_as_they_were_then() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0);
+        let time = |clock: &Clock, counter, now| clock.time(clock.ticks(counter, None, now));
+        assert_eq!(time(&clock, counts(1002), 12 * SECOND), 12 * SECOND);
+        // The same moment, as a lock that is undone sees it.
+        clock.begin(1, Reading { counter: counts(1003), system: 13 * SECOND }, 0);
+        assert_eq!(clock.eras.len(), 1);
+        // The process was away for a minute by the agent's counter, and for no time by its own clock.
+        clock.begin(2, Reading { counter: counts(1063), system: 13 * SECOND }, -60 * SECOND.cast_signed());
+        assert_eq!(time(&clock, counts(1002), 14 * SECOND), 12 * SECOND);
+        assert_eq!(time(&clock, counts(1064), 14 * SECOND), 14 * SECOND);
+        // On another machine, which was started later.
+        clock.begin(3, Reading { counter: counts(7), system: 15 * SECOND }, -60 * SECOND.cast_signed());
+        assert_eq!(time(&clock, counts(1002), 16 * SECOND), 12 * SECOND);
+        assert_eq!(time(&clock, counts(1064), 16 * SECOND), 14 * SECOND);
+        assert_eq!(time(&clock, counts(8), 16 * SECOND), 16 * SECOND);
+        // Before everything.
+        assert_eq!(time(&clock, counts(999), 0), 9 * SECOND);
+        // The counter is there a second time; what is known to be older is.
+        assert_eq!(time(&clock, counts(1064), 1072 * SECOND), 1072 * SECOND);
+        let older = clock.ticks(counts(1064), Some(2), 1072 * SECOND);
+        assert_eq!((older, clock.time(older)), (counts(1004), 14 * SECOND));
+    }
+
+    #[test]
+    fn ticks_go_on_over_restores_at_the_first_frequency() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0);
+        assert_eq!(clock.reading(counts(1001), 11 * SECOND), (counts(1001), 11 * SECOND));
+        // To a machine whose counter is far behind, and another's is faster.
+        let ahead = -100 * SECOND.cast_signed();
+        clock.begin(1, Reading { counter: counts(5), system: 12 * SECOND }, ahead);
+        assert_eq!(clock.reading(counts(6), 113 * SECOND), (counts(1003), 13 * SECOND));
+        clock.begin(1, Reading { counter: counts(9), system: 14 * SECOND }, ahead);
+        assert_eq!((clock.eras.len(), clock.frequency()), (3, USUAL_FREQUENCY));
+        let (ticks, _) = clock.reading(counts(11), 115 * SECOND);
+        // It counted 4 s' worth in 2 s: from the comparison on that is known, and the ticks told before stand.
+        assert_eq!(ticks, counts(1007));
+        assert_eq!(clock.time(ticks), 15 * SECOND);
+    }
+
+    #[test]
+    fn clock_never_goes_back() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0);
+        // A counter that is a little fast: it has told more than the next era begins with.
+        let (told, _) = clock.reading(counts(1001) + 1_000, 11 * SECOND);
+        clock.begin(1, Reading { counter: 0, system: 11 * SECOND }, -SECOND.cast_signed());
+        let (next, _) = clock.reading(0, 12 * SECOND);
+        assert!(next >= told, "{next} {told}");
+        // Two threads' readings in the other order.
+        let (later, _) = clock.reading(2_000, 12 * SECOND);
+        assert_eq!(clock.reading(1_000, 12 * SECOND).0, later);
+    }
+
+    #[test]
+    fn clock_that_drifts_or_has_another_frequency_has_not_jumped() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: 0, system: SECOND }, 0);
+        // 25 MHz: a guess until it is measured.
+        clock.begin(0, Reading { counter: 1_250_000, system: SECOND + SECOND / 20 }, 0);
+        clock.begin(0, Reading { counter: 50_000_000, system: 3 * SECOND }, 0);
+        assert_eq!((clock.eras.len(), clock.frequency()), (1, 25_000_000));
+        // Ten minutes later, at 20 parts in a million.
+        let (ticks, time) = (600 * 25_000_000, 600 * SECOND + 12_000_000);
+        clock.begin(0, Reading { counter: 50_000_000 + ticks, system: 3 * SECOND + time }, 0);
+        assert_eq!(clock.eras.len(), 1);
+        // A second on, by a minute of the agent's.
+        let jumped = Reading { counter: 50_000_000 + ticks + 60 * 25_000_000, system: 4 * SECOND + time };
+        clock.begin(1, jumped, 0);
+        assert_eq!(clock.eras.len(), 2);
+    }
+
+    #[test]
+    fn so_many_eras_are_remembered_and_no_more() {
+        let mut clock = Clock::default();
+        for era in 0..2 * ERAS as u32 {
+            let at = u64::from(era);
+            clock.begin(era, Reading { counter: at << 40, system: at * SECOND }, (at * SECOND).cast_signed());
+        }
+        assert_eq!(clock.eras.len(), ERAS);
+        // What is older than all that is remembered.
+        assert!(clock.ticks(1 << 40, Some(1), u64::MAX) < clock.latest);
+    }
+}
