@@ -52,6 +52,7 @@ pub mod raw;
 mod runtime;
 pub mod share;
 mod signal;
+pub mod svm;
 mod vmem;
 
 pub use bytemuck::Pod;

@@ -16,6 +16,8 @@ use crate::sys;
 use crate::sys::table::{Array, CloseOnExec, Command, Length, Part, Place, PlainArgs, Row};
 use crate::transport::File;
 
+/// Bytes of an argument that a command can encode (`_IOC_SIZEBITS`).
+const MAX_ARGUMENT: usize = (1 << 14) - 1;
 /// A descriptor field that holds none (`KFD_INVALID_FD`).
 pub(super) const NO_FD: u32 = u32::MAX;
 
@@ -164,6 +166,40 @@ pub(super) trait Issue {
     unsafe fn call_raw<C: Command>(&self, args: &mut C::Args) -> Result<u32, IoctlError> {
         // SAFETY: the caller vouches for all pointers of the argument, and so for those in the row.
         until_done::<C>(self.target(), || unsafe { issue::<C>(self.target(), args) })
+    }
+
+    /// Issues SVM, whose attributes lie behind its argument; the driver answers in their places.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; EINVAL for more attributes than a command can count.
+    fn call_svm(
+        &self,
+        args: sys::kfd_ioctl_svm_args,
+        attributes: &mut [sys::kfd_ioctl_svm_attribute],
+    ) -> Result<(), IoctlError> {
+        type Command = sys::kfd_ioctl::Svm;
+        let invalid = || failed::<Command>(self.target(), Errno::EINVAL);
+        let bytes = size_of_val(&args) + size_of_val(attributes);
+        if bytes > MAX_ARGUMENT {
+            return Err(invalid());
+        }
+        let count = u32::try_from(attributes.len()).map_err(|_| invalid())?;
+        let args = sys::kfd_ioctl_svm_args { nattr: count, ..args };
+        // Words, so that it is aligned as the structures are.
+        let mut argument = vec![0u64; bytes.div_ceil(8)];
+        let (head, tail) =
+            bytemuck::cast_slice_mut::<u64, u8>(&mut argument).split_at_mut(size_of_val(&args));
+        head.copy_from_slice(bytemuck::bytes_of(&args));
+        tail.copy_from_slice(bytemuck::cast_slice(attributes));
+        let command = sys::svm_command(attributes.len());
+        until_done::<Command>(self.target(), || {
+            // SAFETY: the argument has the bytes that the command encodes, and is borrowed mutably for the call; the row has no
+            // arrays, so that the driver accesses no other memory for it.
+            unsafe { self.target().ioctl(command, argument.as_mut_ptr().cast()) }
+        })?;
+        let (_, tail) = bytemuck::cast_slice::<u64, u8>(&argument).split_at(size_of_val(&args));
+        bytemuck::cast_slice_mut::<_, u8>(attributes).copy_from_slice(tail);
+        Ok(())
     }
 
     /// Issues a command that makes one descriptor in its argument, which closes on exec if the argument's flags say so.

@@ -13,6 +13,7 @@ mod file;
 mod memory;
 mod process;
 mod queue;
+mod svm;
 mod wave_state;
 
 #[cfg(test)]
@@ -26,5 +27,6 @@ pub use self::file::Kfd;
 pub use self::memory::{AllocMemory, Allocation, DmabufInfo};
 pub use self::process::{ClockCounters, MemoryPolicy, Version};
 pub use self::queue::{CreateQueue, CreatedQueue, QueueKind, UpdateQueue};
+pub use self::svm::{SvmAnswer, SvmAttribute, SvmPlace, SvmUse};
 pub use self::wave_state::WaveStateSizes;
 pub use crate::transport::map_fixed as map_dmabuf;

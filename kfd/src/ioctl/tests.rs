@@ -215,6 +215,60 @@ fn apertures_are_asked_for_by_count() {
     assert_eq!((apertures.len(), apertures[1].gpu_id), (2, 9));
 }
 
+/// The words behind the head of an SVM call: type and value of each attribute.
+fn attributes(bytes: &mut [u8]) -> &mut [[u32; 2]] {
+    bytemuck::cast_slice_mut(&mut bytes[size_of::<kfd_ioctl_svm_args>()..])
+}
+
+#[test]
+fn attributes_of_shared_memory_lie_behind_the_argument_and_are_answered_there() {
+    let kfd = kfd(|cmd, bytes| {
+        let args: kfd_ioctl_svm_args = bytemuck::pod_read_unaligned(&bytes[..24]);
+        assert_eq!((args.start_addr, args.size), (0x7000, 0x2000));
+        assert_eq!(cmd, svm_command(args.nattr as usize));
+        let found = attributes(bytes);
+        if args.op == KFD_IOCTL_SVM_OP_SET_ATTR {
+            let wanted = [[2, 9], [4, 8], [0, u32::MAX], [1, 0], [0, 9], [5, 3], [6, 4], [7, 12]];
+            assert_eq!(*found, wanted);
+            return Ok(0);
+        }
+        assert_eq!(found.iter().map(|pair| pair[0]).collect::<Vec<_>>(), [0, 1, 5, 6, 7, 2, 2, 2]);
+        for (nth, pair) in found.iter_mut().enumerate() {
+            *pair = match nth {
+                0 => [0, 9],
+                1 => [1, 0],
+                2..5 => [pair[0], nth as u32],
+                // The answer about a GPU is the type.
+                _ => [nth as u32 - 3, pair[1]],
+            };
+        }
+        Ok(0)
+    });
+    let all = [
+        SvmAttribute::Access(GpuId(9), SvmUse::Migrating),
+        SvmAttribute::Access(GpuId(8), SvmUse::No),
+        SvmAttribute::Preferred(SvmPlace::Undefined),
+        SvmAttribute::Prefetch(SvmPlace::Host),
+        SvmAttribute::Preferred(SvmPlace::Gpu(GpuId(9))),
+        SvmAttribute::SetFlags(3),
+        SvmAttribute::ClearFlags(4),
+        SvmAttribute::Granularity(12),
+    ];
+    kfd.svm_set(0x7000, 0x2000, &all).unwrap();
+    let answer = kfd.svm_get(0x7000, 0x2000, &[GpuId(9), GpuId(8), GpuId(7)]).unwrap();
+    let wanted = SvmAnswer {
+        preferred: SvmPlace::Gpu(GpuId(9)),
+        prefetch: SvmPlace::Host,
+        set: 2,
+        clear: 3,
+        granularity: 4,
+        uses: vec![SvmUse::Migrating, SvmUse::InPlace, SvmUse::No],
+    };
+    assert_eq!(answer, wanted);
+    let many = vec![SvmAttribute::SetFlags(0); 2045];
+    assert_eq!(kfd.svm_set(0x7000, 0x2000, &many).unwrap_err().errno, Errno::EINVAL);
+}
+
 #[test]
 fn every_plain_wrapper_uses_its_command() {
     let seen = Arc::new(Mutex::new(Vec::new()));

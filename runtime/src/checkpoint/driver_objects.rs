@@ -17,7 +17,7 @@ pub(super) fn destroy_all(
     from: &Device,
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
-    let Registry { bos, queues, events, maps, .. } = registry;
+    let Registry { bos, queues, events, maps, svm, .. } = registry;
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
             live.detach(closed);
@@ -27,6 +27,7 @@ pub(super) fn destroy_all(
     for (_, event) in events.iter_mut() {
         from.destroy_event(event).map_err(device("to destroy an event"))?;
     }
+    from.end_svm(svm).map_err(device("to end agents' access to shared memory"))?;
     vmem::end_all(maps, bos, from).map_err(device("to unmap a part of a range"))?;
     // The event page last: it cannot be freed, only left.
     for last in [false, true] {

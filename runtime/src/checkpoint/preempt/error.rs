@@ -110,6 +110,15 @@ pub enum Unavailable {
         /// Which buffer.
         bo: BoKey,
     },
+    /// The driver's checkpoint has no ranges of shared memory.
+    #[error(
+        "agents use the process's own memory at {address:#x}: the driver cannot give it to a restored process's preempted \
+         waves; take their access away, or lock with Mode::Drain"
+    )]
+    Svm {
+        /// Its first address.
+        address: u64,
+    },
     /// No driver gives a copy the memory that others have.
     #[error(
         "{bo} is memory that others may hold (exported or imported): the driver would give a restored process one of its \

@@ -40,6 +40,8 @@ const PAGE: u64 = 4096;
 fn possible(registry: &Registry) -> Result<(), Unavailable> {
     let lent = registry.bos.iter().find(|(_, bo)| matches!(bo.state.kind, BoKind::Userptr { .. }));
     lent.map_or(Ok(()), |(bo, _)| Err(Unavailable::Userptr { bo }))?;
+    let range = registry.svm.iter().find(|(_, state)| state.users().next().is_some());
+    range.map_or(Ok(()), |(addresses, _)| Err(Unavailable::Svm { address: addresses.start }))?;
     let shared = registry.bos.iter().find(|(_, bo)| bo.state.sharing.is_some());
     shared.map_or(Ok(()), |(bo, _)| Err(Unavailable::Shared { bo }))
 }

@@ -13,6 +13,7 @@ mod event;
 pub mod hdp;
 mod queue;
 mod share;
+pub mod svm;
 mod vm;
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ pub mod maps;
 mod persist;
 pub mod slots;
 pub mod state;
+pub mod svm;
 mod tables;
 pub mod tally;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::context::registry::access::{Access, MapState};
 use crate::context::registry::arena::Window;
 use crate::context::registry::key::{Key, TableState};
+pub use crate::context::registry::svm::{SvmPlace, SvmRangeState, SvmState, SvmUse};
 use crate::context::registry::wire::RegistryWire;
 
 /// Position of an agent among the selected ones; what `ROCR_VISIBLE_DEVICES` calls its index.
@@ -412,6 +413,8 @@ pub struct RegistryState {
     pub executables: TableState<ExecutableState>,
     /// Mappings of physical memory into reserved ranges.
     pub maps: TableState<MapState>,
+    /// Ranges of shared virtual memory, in order.
+    pub svm: Vec<SvmRangeState>,
     /// The singletons.
     pub fixtures: Fixtures,
     /// What the driver called events and queues.

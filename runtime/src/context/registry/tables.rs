@@ -16,6 +16,7 @@ use super::state::{
     BoKey, BoState, BoUse, DriverNumbers, EventKey, ExecutableKey, Fixtures, MapKey, QueueKey, RegistryState,
     SignalKey, SignalState,
 };
+use super::svm::{SvmRangeFault, SvmRanges};
 use super::tally::Tally;
 
 /// A saved registry that contradicts itself.
@@ -58,6 +59,9 @@ pub enum RegistryError {
         /// How.
         fault: MapFault,
     },
+    /// A range of shared virtual memory that cannot be.
+    #[error(transparent)]
+    SvmRange(#[from] SvmRangeFault),
     /// An object names one that is not there.
     #[error("The saved {what} {index} names a {missing} that is not saved")]
     Dangling {
@@ -87,6 +91,8 @@ pub struct Registry {
     pub executables: Table<Executable>,
     /// Mappings of physical memory into reserved ranges.
     pub maps: Maps,
+    /// Ranges of shared virtual memory.
+    pub svm: SvmRanges,
     /// Bytes held and the most there were; follows from `bos`.
     pub tally: Tally,
     /// The singletons.
@@ -108,6 +114,7 @@ impl Registry {
             queues: Table::default(),
             executables: Table::default(),
             maps: Maps::default(),
+            svm: SvmRanges::default(),
             tally: Tally::default(),
             fixtures: Fixtures::default(),
             slots: SignalSlots::default(),
@@ -270,6 +277,7 @@ impl Persist for Registry {
             queues: self.queues.save(),
             executables: self.executables.save(),
             maps: self.maps.save(),
+            svm: self.svm.save(),
             fixtures: self.fixtures.clone(),
             numbers: DriverNumbers {
                 events: self.events.iter().map(|(key, event)| (key, event.id)).collect(),
@@ -289,6 +297,7 @@ impl Persist for Registry {
             queues: Table::restore((), &state.queues).map_err(table("queues"))?,
             executables: Table::restore((), &state.executables).map_err(table("executables"))?,
             maps: Maps::restore((), &state.maps).map_err(table("mappings"))?,
+            svm: SvmRanges::restore((), &state.svm)?,
             tally: Tally::default(),
             fixtures: state.fixtures.clone(),
             slots: SignalSlots::default(),

@@ -13,6 +13,7 @@ use super::state::{
     BoState, DriverNumbers, EventState, ExecutableState, Fixtures, QueueNumbers, QueueState, RegistryState,
     SignalState,
 };
+use super::svm::SvmRangeState;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct EventWire {
@@ -42,6 +43,9 @@ pub(super) struct RegistryWire {
     /// Images from before there were any have none.
     #[serde(default)]
     maps: TableState<MapState>,
+    /// Images from before format 1.4 have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    svm: Vec<SvmRangeState>,
     fixtures: Fixtures,
 }
 
@@ -59,7 +63,7 @@ fn map<S, T>(table: TableState<S>, mut entry: impl FnMut(Key<T>, S) -> T) -> Tab
 
 impl From<RegistryWire> for RegistryState {
     fn from(wire: RegistryWire) -> Self {
-        let RegistryWire { window, bos, events, signals, queues, executables, maps, fixtures } = wire;
+        let RegistryWire { window, bos, events, signals, queues, executables, maps, svm, fixtures } = wire;
         let mut numbers = DriverNumbers::default();
         let events = map(events, |key, EventWire { state, id }| {
             numbers.events.insert(key, id);
@@ -69,13 +73,13 @@ impl From<RegistryWire> for RegistryState {
             numbers.queues.insert(key, QueueNumbers { id: queue_id, doorbell_offset });
             state
         });
-        RegistryState { window, bos, events, signals, queues, executables, maps, fixtures, numbers }
+        RegistryState { window, bos, events, signals, queues, executables, maps, svm, fixtures, numbers }
     }
 }
 
 impl From<RegistryState> for RegistryWire {
     fn from(state: RegistryState) -> Self {
-        let RegistryState { window, bos, events, signals, queues, executables, maps, fixtures, numbers } =
+        let RegistryState { window, bos, events, signals, queues, executables, maps, svm, fixtures, numbers } =
             state;
         let event = |key: Key<EventWire>, state| {
             let key = Key::from_raw(key.index(), key.generation());
@@ -87,6 +91,6 @@ impl From<RegistryState> for RegistryWire {
             QueueWire { state, queue_id: id, doorbell_offset }
         };
         let (events, queues) = (map(events, event), map(queues, queue));
-        RegistryWire { window, bos, events, signals, queues, executables, maps, fixtures }
+        RegistryWire { window, bos, events, signals, queues, executables, maps, svm, fixtures }
     }
 }
