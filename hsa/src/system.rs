@@ -35,7 +35,7 @@ export! {
 
     /// An attribute of the runtime.
     fn hsa_system_get_info(attribute: hsa_system_info_t, value: *mut c_void) {
-        instance()?;
+        let instance = instance()?;
         // SAFETY: the caller's, by the header.
         let answer = unsafe { Answer::new(value) }?;
         match attribute {
@@ -48,7 +48,8 @@ export! {
             HSA_SYSTEM_INFO_MACHINE_MODEL => answer.put(HSA_MACHINE_MODEL_LARGE),
             HSA_SYSTEM_INFO_EXTENSIONS => answer.bytes(&extensions()),
             HSA_AMD_SYSTEM_INFO_BUILD_VERSION => answer.put(BUILD.as_ptr()),
-            HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED | HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT => answer.put(false),
+            HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED => answer.put(instance.runtime.has_svm()),
+            HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT => answer.put(false),
             system_info::MWAITX_ENABLED | system_info::XNACK_ENABLED => answer.put(false),
             system_info::DMABUF_SUPPORTED | system_info::VIRTUAL_MEM_API_SUPPORTED => answer.put(true),
             system_info::EXT_VERSION_MAJOR => answer.put(EXTENSION_VERSION.0),

@@ -223,10 +223,9 @@ vram_bytes = "48GiB"
 "#,
 ];
 
-#[test]
-fn hip_program_moves_to_machines_of_other_shapes() {
+fn hip_program_moves(name: &str) {
     with_clients(|| {
-        let mut program = started("rounds", ONE);
+        let mut program = started(name, ONE);
         program.wait_lines("round ", 1);
         for (nth, shape) in OTHER_MACHINES.into_iter().enumerate() {
             let machine = program.path(&format!("machine{nth}.toml"));
@@ -240,7 +239,52 @@ fn hip_program_moves_to_machines_of_other_shapes() {
             succeeded(&restore.output().unwrap());
             program.goes_on("round ", 1);
         }
-        program.stop("PASS rounds");
+        program.stop(&format!("PASS {name}"));
+    });
+}
+
+#[test]
+fn hip_program_moves_to_machines_of_other_shapes() {
+    hip_program_moves("rounds");
+}
+
+#[test]
+fn times_go_on_on_machines_whose_gpus_count_otherwise() {
+    hip_program_moves("moments");
+}
+
+/// A kernel with shared virtual memory.
+const SVM: (&str, &str) = ("SOFTGPU_SVM", "on");
+
+#[test]
+fn shared_memory_has_the_same_cases_on_both_runtimes() {
+    with_clients(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = c_program(directory.path(), "shared");
+        let ours = cases(&ended(on_library(ONE).arg(&shared).arg("--hostile").env(SVM.0, SVM.1)));
+        let amd = cases(&ended(on_rocr(ONE).arg(&shared).env(SVM.0, SVM.1)));
+        assert!(amd.len() >= 19 && ours.len() > amd.len(), "{} and {}", ours.len(), amd.len());
+        assert!(amd.iter().all(|case| ours.contains(case)));
+    });
+}
+
+#[test]
+fn hip_programs_share_memory_of_their_own() {
+    with_clients(|| {
+        for name in ["svm", "host_memory", "copies", "streams"] {
+            let outcome = ended(on_library(ONE).arg(hip_program(name, "gfx1100")).env(SVM.0, SVM.1));
+            let last = outcome.stdout.lines().last().unwrap_or_default();
+            assert!(outcome.status.success() && last == format!("PASS {name}"), "{}", outcome.said());
+        }
+    });
+}
+
+#[test]
+fn hip_program_that_shares_memory_of_its_own_freezes() {
+    with_clients(|| {
+        let mut command = on_library(ONE);
+        command.arg(hip_program("managed", "gfx1100")).env(SVM.0, SVM.1);
+        freezes(Program::plain(&command, &["stop"]), "managed", 5);
     });
 }
 

@@ -2,10 +2,14 @@
 //! Locking: memory of the program's own, made reachable for agents.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
-use std::ffi::c_void;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::Arc;
 
-use super::{Block, Locked, PAGE, address_of, agents_of, pointer_to, status_of};
+use stasis::svm::{SvmAttribute, SvmUse};
+
+use super::{Block, Locked, PAGE, address_of, agents_of, pointer_to, status_of, svm};
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ALLOCATION, INVALID_ARGUMENT, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
@@ -21,11 +25,22 @@ fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]
     let end = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE));
     let (start, end) = (address & !(PAGE - 1), end.ok_or(INVALID_ARGUMENT)?);
     let mut locks = instance.memory.locks.lock();
-    if let Some(Locked { blocks, count }) = locks.get_mut(&start)
+    let all: Vec<_> = instance.agents.gpus().collect();
+    let agents = if agents.is_empty() { &all } else { agents };
+    if instance.runtime.has_svm() {
+        let given = give(instance, start..end, agents)?;
+        let locked = locks.entry(start).or_default();
+        locked.given.extend(given);
+        locked.count += 1;
+        if locked.blocks.iter().all(|block| block.bytes() < end - start) {
+            locked.blocks.push(Arc::new(Block::shared(start, end - start)));
+        }
+        return Ok(address);
+    }
+    if let Some(Locked { blocks, count, .. }) = locks.get_mut(&start)
         && let Some(block) = blocks.iter().find(|block| block.bytes() >= end - start)
     {
-        let all: Vec<_> = instance.agents.gpus().collect();
-        for agent in if agents.is_empty() { &all } else { agents } {
+        for agent in agents {
             block.buffer()?.allow(agent).map_err(status_of)?;
         }
         *count += 1;
@@ -42,6 +57,44 @@ fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]
     Ok(base + (address - start))
 }
 
+/// Has agents use the program's own memory where it is; what takes away again what they could not do before.
+fn give(instance: &Instance, pages: Range<u64>, agents: &[&stasis::Agent]) -> Outcome<Vec<SvmAttribute>> {
+    let (start, bytes) = (pages.start, pages.end - pages.start);
+    let found = instance.runtime.svm(start, bytes).map_err(svm::refused)?;
+    // The driver does not count pages for which nothing was set, and alone knows which ones were unmapped since.
+    let could = |agent: &stasis::Agent| {
+        let how = found.uses.get(agent.index());
+        how.is_some_and(|how| *how != SvmUse::No) && instance.runtime.svm_lets(agent, start, bytes)
+    };
+    let new = agents.iter().filter(|agent| !could(agent)).map(|agent| agent.svm_access(SvmUse::No)).collect();
+    let access: Vec<_> = agents.iter().map(|agent| agent.svm_access(SvmUse::InPlace)).collect();
+    // SAFETY: as in `lock`.
+    unsafe { instance.runtime.set_svm(start, bytes, &access) }.map_err(svm::refused)?;
+    Ok(new)
+}
+
+/// Takes away what locks have given, where no other lock is.
+fn take(instance: &Instance, locks: &BTreeMap<u64, Locked>, ended: &Locked) {
+    let blocks = |locked: &Locked| -> Vec<Range<u64>> {
+        locked.blocks.iter().map(|block| block.base()..block.base() + block.bytes()).collect()
+    };
+    let Some(longest) = blocks(ended).pop() else { return };
+    let mut at = longest.start;
+    // In the order of their starts.
+    for other in locks.values().flat_map(blocks).chain(std::iter::once(longest.end..longest.end)) {
+        let gap = at..other.start.min(longest.end);
+        if !gap.is_empty() {
+            // SAFETY: access is taken, none is given.
+            let taken = unsafe { instance.runtime.set_svm(gap.start, gap.end - gap.start, &ended.given) };
+            if let Err(error) = taken {
+                // The program may have unmapped it before.
+                tracing::debug!(target: "hsa", error = %stasis::explain(&error), "unlocked memory stays shared");
+            }
+        }
+        at = at.max(other.end);
+    }
+}
+
 /// Takes a lock back whose first page this address is in. Which of several that begin there, nobody says: all end with the last.
 fn unlock(instance: &Instance, address: u64) -> Outcome {
     let mut locks = instance.memory.locks.lock();
@@ -54,7 +107,11 @@ fn unlock(instance: &Instance, address: u64) -> Outcome {
     if locked.count > 0 {
         return Ok(());
     }
-    for block in locks.remove(&start).into_iter().flat_map(|locked| locked.blocks) {
+    let Some(ended) = locks.remove(&start) else { return Ok(()) };
+    if !ended.given.is_empty() {
+        take(instance, &locks, &ended);
+    }
+    for block in ended.blocks.iter().filter(|block| block.buffer().is_ok()) {
         instance.memory.blocks.write().remove(&block.base());
         if let Err(error) = block.buffer()?.free() {
             tracing::debug!(target: "hsa", error = %stasis::explain(&error), "locked memory is released later");

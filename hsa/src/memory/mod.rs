@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 
 use parking_lot::{Mutex, RwLock};
+use stasis::svm::SvmAttribute;
 use stasis::{AllocError, Buffer, FreeError, Registered};
 
 use self::engine::Engines;
@@ -111,6 +112,11 @@ impl Block {
         }
     }
 
+    /// The program's own memory that agents use where it is.
+    fn shared(start: u64, bytes: u64) -> Self {
+        Block::at(start, bytes, Origin::Locked(start))
+    }
+
     fn locked(registered: Registered) -> Self {
         let host = registered.as_ptr().expose_provenance() as u64;
         let buffer = registered.buffer().clone();
@@ -158,7 +164,7 @@ impl Block {
     /// Whether the CPU sees it under the same address.
     pub fn is_visible(&self, instance: &Instance) -> bool {
         match (&self.buffer, self.origin) {
-            (_, Origin::Locked(_)) => false,
+            (_, Origin::Locked(host)) => host == self.base,
             (Some(buffer), _) => buffer.is_visible(),
             (None, Origin::Code(agent)) => {
                 let gpu = instance.agents.at(agent).and_then(|device| device.gpu().ok());
@@ -176,6 +182,8 @@ struct Locked {
     blocks: Vec<Arc<Block>>,
     /// Locks that were not taken back.
     count: usize,
+    /// Of memory that is shared where it is, what takes access away that its locks have given.
+    given: Vec<SvmAttribute>,
 }
 
 /// All memory of the program.

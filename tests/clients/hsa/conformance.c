@@ -15,37 +15,9 @@
 #include <hsa/hsa_ext_image.h>
 #include <hsa/hsa_ven_amd_loader.h>
 
+#include "cases.h"
+
 #define MILLISECOND 1000000ull
-
-static unsigned cases, failures;
-static bool failed;
-
-static void report(const char *name) {
-    cases++;
-    failures += failed;
-    printf("%s %s\n", failed ? "FAIL" : "ok", name);
-    fflush(stdout);
-    failed = false;
-}
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            printf("line %d: not %s\n", __LINE__, #condition);                                                         \
-            failed = true;                                                                                             \
-        }                                                                                                              \
-    } while (0)
-
-#define STATUS(wanted, call)                                                                                           \
-    do {                                                                                                               \
-        hsa_status_t status_ = (call);                                                                                 \
-        if (status_ != (hsa_status_t)(wanted)) {                                                                       \
-            printf("line %d: %s answers %#x, not %s\n", __LINE__, #call, status_, #wanted);                            \
-            failed = true;                                                                                             \
-        }                                                                                                              \
-    } while (0)
-
-#define OK(call) STATUS(HSA_STATUS_SUCCESS, call)
 
 static hsa_agent_t cpu, gpu;
 static hsa_amd_memory_pool_t fine, kernarg, vram, group;
