@@ -130,7 +130,150 @@ pub struct hsa_amd_ais_file_handle_t {
     pub bits: u64,
 }
 
+/// Memory for other machines of a fabric, by a number that is unique among them.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct hsa_fabric_handle_t {
+    /// Opaque.
+    pub handle: [u8; 16],
+}
+
+/// An image as the second version of the functions describes it.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hsa_ext_image_descriptor_v2_t {
+    /// Of one to three dimensions, or an array of such.
+    pub geometry: hsa_ext_image_geometry_t,
+    /// Components of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Planes.
+    pub depth: usize,
+    /// Images of an array.
+    pub array_size: usize,
+    /// What a component is.
+    pub format: hsa_ext_image_format_t,
+    /// Sizes of which there are copies; 0 for one.
+    pub mipmap_levels: usize,
+}
+
+/// A sampler with an addressing mode for each dimension.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hsa_ext_sampler_descriptor_v2_t {
+    /// Whether coordinates are normalized.
+    pub coordinate_mode: hsa_ext_sampler_coordinate_mode32_t,
+    /// Nearest or linear.
+    pub filter_mode: hsa_ext_sampler_filter_mode32_t,
+    /// What lies beyond the edges.
+    pub address_modes: [hsa_ext_sampler_addressing_mode32_t; 3],
+}
+
+/// What a copy of a batch does: `hsa_amd_memory_copy_op_type_t`.
+pub mod copy_op {
+    /// Copies, once or for each entry.
+    pub const LINEAR: u16 = 0;
+    /// Copies one source to several destinations.
+    pub const BROADCAST: u16 = 1;
+    /// Exchanges; and those that find an address in memory.
+    pub const LAST: u16 = 5;
+    /// `HSA_AMD_MEMORY_COPY_OP_VERSION`.
+    pub const VERSION: u16 = 1;
+}
+
+/// A copy of a batch. Words that are one thing for a single copy and another for a list have the name of the single one.
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct hsa_amd_memory_copy_op_t {
+    /// [`copy_op::VERSION`].
+    pub version: u16,
+    /// Of [`copy_op`].
+    pub type_: u16,
+    /// Entries of the lists; 0 for a single copy.
+    pub num_entries: u16,
+    /// 0.
+    pub traffic_class: u16,
+    /// Decremented when it is done.
+    pub completion_signal: hsa_signal_t,
+    /// `void*`, or `void**` for a list.
+    pub src: u64,
+    /// Whose the source is.
+    pub src_agent: hsa_agent_t,
+    /// `hsa_agent_t`, or a pointer to as many as there are entries.
+    pub dst_agent: u64,
+    /// `void*`, or `void**` for a list.
+    pub dst: u64,
+    /// Bytes, or a pointer to as many numbers as there are entries.
+    pub size: u64,
+    /// 0, but for exchanges.
+    pub other_size: u64,
+    /// What the engine waits for before: 0 for nothing.
+    pub wait: [u64; 4],
+    /// What it writes afterwards: 0 for nothing.
+    pub signal: [u64; 3],
+    /// 0.
+    pub reserved: u64,
+}
+
+/// What `hsa_amd_queue_create` makes queues of.
+pub mod queue_create {
+    /// `HSA_AMD_QUEUE_CREATE_DESC_VERSION`.
+    pub const VERSION: u16 = 1;
+    /// A queue of packets of the header's.
+    pub const COMPUTE: u8 = 0;
+    /// The last engine that there is a number for.
+    pub const LAST_ENGINE: u8 = 2;
+    /// The last flags that there are: of where the ring is.
+    pub const FLAGS: u16 = 3;
+}
+
+/// A queue to be made.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hsa_amd_queue_create_desc_t {
+    /// [`queue_create::VERSION`].
+    pub version: u16,
+    /// Where its ring is.
+    pub flags: u16,
+    /// Of [`queue_create`].
+    pub engine_type: u8,
+    /// 0.
+    pub reserved_header: [u8; 3],
+    /// Bytes of the ring.
+    pub queue_size_bytes: u32,
+    /// Its priority.
+    pub priority: hsa_amd_queue_priority_t,
+    /// Called for its errors.
+    pub callback: Option<unsafe extern "C" fn(hsa_status_t, *mut hsa_queue_t, *mut c_void)>,
+    /// What `callback` is given.
+    pub callback_data: *mut c_void,
+    /// The queue, out; null if it was not made.
+    pub queue: *mut hsa_queue_t,
+    /// Of a compute queue: a bit for each compute unit.
+    pub cu_mask: *const u32,
+    /// `HSA_QUEUE_TYPE_*`.
+    pub type_: hsa_queue_type32_t,
+    /// Bytes of scratch of a work-item to begin with.
+    pub private_segment_size: u32,
+    /// Bits of `cu_mask`.
+    pub cu_mask_count: u32,
+    /// 0.
+    pub reserved_compute: [u32; 3],
+    /// 0.
+    pub traffic_class: u32,
+    /// 0.
+    pub reserved: [u8; 20],
+}
+
 const _: () = {
+    assert!(size_of::<hsa_ext_image_descriptor_v2_t>() == 56);
+    assert!(size_of::<hsa_amd_memory_copy_op_t>() == 128);
+    assert!(std::mem::offset_of!(hsa_amd_memory_copy_op_t, size) == 48);
+    assert!(std::mem::offset_of!(hsa_amd_memory_copy_op_t, signal) == 96);
+    assert!(std::mem::offset_of!(hsa_amd_queue_create_desc_t, callback) == 16);
+    assert!(std::mem::offset_of!(hsa_amd_queue_create_desc_t, traffic_class) == 72);
+    assert!(size_of::<hsa_amd_queue_create_desc_t>() == 96);
     assert!(size_of::<hsa_amd_memory_access_desc_t>() == 16);
     assert!(size_of::<hsa_amd_clock_counters_t>() == 32);
     assert!(size_of::<hsa_amd_ais_file_handle_t>() == 8);
@@ -302,4 +445,95 @@ unsafe extern "C" {
         wait_hint: hsa_wait_state_t,
         satisfying_values: *mut hsa_signal_value_t,
     ) -> u32;
+    /// Interface 1.31, as what follows.
+    pub fn hsa_amd_memory_async_batch_copy(
+        copy_ops: *const hsa_amd_memory_copy_op_t,
+        num_copy_ops: u32,
+        num_dep_signals: u32,
+        dep_signals: *const hsa_signal_t,
+    ) -> hsa_status_t;
+    /// Makes queues.
+    pub fn hsa_amd_queue_create(
+        agent: hsa_agent_t,
+        descs: *mut hsa_amd_queue_create_desc_t,
+        num_descs: u32,
+    ) -> hsa_status_t;
+    /// As `hsa_amd_interop_map_buffer`, with a size for what does not tell its own.
+    pub fn hsa_amd_interop_map_buffer_with_size(
+        num_agents: u32,
+        agents: *mut hsa_agent_t,
+        interop_handle: c_int,
+        flags: u32,
+        size_hint: usize,
+        size: *mut usize,
+        ptr: *mut *mut c_void,
+        metadata_size: *mut usize,
+        metadata: *mut *const c_void,
+    ) -> hsa_status_t;
+    /// Gives memory of ranges back.
+    pub fn hsa_amd_svm_discard_batch_async(
+        ptrs: *mut *mut c_void,
+        sizes: *mut usize,
+        count: u32,
+        num_dep_signals: u32,
+        dep_signals: *const hsa_signal_t,
+        completion_signal: hsa_signal_t,
+    ) -> hsa_status_t;
+    /// Memory for other machines.
+    pub fn hsa_amd_vmem_export_fabric_handle(
+        fabric_handle: *mut hsa_fabric_handle_t,
+        handle: hsa_amd_vmem_alloc_handle_t,
+        flags: u64,
+    ) -> hsa_status_t;
+    /// Memory of other machines.
+    pub fn hsa_amd_vmem_import_fabric_handle(
+        fabric_handle: hsa_fabric_handle_t,
+        handle: *mut hsa_amd_vmem_alloc_handle_t,
+    ) -> hsa_status_t;
+    /// Makes an image of the hardware's layout.
+    pub fn hsa_amd_image_create_v2(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        image_layout: *const hsa_amd_image_descriptor_t,
+        image_data: *const c_void,
+        access_permission: hsa_access_permission_t,
+        image: *mut hsa_ext_image_t,
+    ) -> hsa_status_t;
+    /// Makes an image.
+    pub fn hsa_ext_image_create_v2(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        image_data: *const c_void,
+        access_permission: hsa_access_permission_t,
+        image: *mut hsa_ext_image_t,
+    ) -> hsa_status_t;
+    /// The memory that an image needs.
+    pub fn hsa_ext_image_data_get_info_v2(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        access_permission: hsa_access_permission_t,
+        image_data_info: *mut hsa_ext_image_data_info_t,
+    ) -> hsa_status_t;
+    /// Destroys an image.
+    pub fn hsa_ext_image_destroy_v2(agent: hsa_agent_t, image: hsa_ext_image_t) -> hsa_status_t;
+    /// An image of one of several sizes.
+    pub fn hsa_ext_image_mipmap_array_get_level(
+        agent: hsa_agent_t,
+        mipmapped_array: *const hsa_ext_image_t,
+        mip_level: u32,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        level_image_out: *mut hsa_ext_image_t,
+    ) -> hsa_status_t;
+    /// Since 7.0: makes a sampler.
+    pub fn hsa_ext_sampler_create_v2(
+        agent: hsa_agent_t,
+        sampler_descriptor: *const hsa_ext_sampler_descriptor_v2_t,
+        sampler: *mut hsa_ext_sampler_t,
+    ) -> hsa_status_t;
+    /// Of HIP 7's list of symbols. No published header declares it: whatever it is called with, it is refused.
+    pub fn hsa_amd_signal_batch_create() -> hsa_status_t;
+    /// As `hsa_amd_signal_batch_create`.
+    pub fn hsa_amd_signal_batch_destroy() -> hsa_status_t;
+    /// As `hsa_amd_signal_batch_create`.
+    pub fn hsa_amd_vmem_get_vmem_info() -> hsa_status_t;
 }

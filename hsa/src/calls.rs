@@ -8,10 +8,14 @@
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+
 use crate::abi::declared::*;
 
 /// Bytes of memory of the program's own.
 const OWN: usize = 1 << 16;
+/// Bytes of memory that agents may share.
+const SHARED: usize = 1 << 16;
 /// Most calls of a sequence: each may wait a little.
 const MOST: usize = 400;
 /// Nanoseconds that a wait may take.
@@ -69,6 +73,8 @@ struct Program {
     ranges: Vec<*mut c_void>,
     physical: Vec<hsa_amd_vmem_alloc_handle_t>,
     own: Box<[u64]>,
+    /// Memory that nobody else uses, of [`SHARED`] bytes.
+    shared: *mut c_void,
     answer: Box<[u64]>,
 }
 
@@ -82,6 +88,16 @@ unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> hsa_status_t {
 
 unsafe extern "C" fn take_event(_event: *const hsa_amd_event_t, _data: *mut c_void) -> hsa_status_t {
     HSA_STATUS_SUCCESS
+}
+
+/// Pages of their own, for the life of the process.
+fn shared() -> *mut c_void {
+    let (rights, flags) =
+        (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS);
+    let bytes = std::num::NonZeroUsize::new(SHARED);
+    // SAFETY: a new mapping where the kernel chooses replaces nothing.
+    let made = bytes.and_then(|bytes| unsafe { mmap_anonymous(None, bytes, rights, flags) }.ok());
+    made.map_or(null_mut(), |at| at.as_ptr())
 }
 
 /// Plays the sequence that these bytes decide.
@@ -103,6 +119,7 @@ pub fn play(bytes: &[u8]) {
         ranges: Vec::new(),
         physical: Vec::new(),
         own: vec![0; OWN / 8].into_boxed_slice(),
+        shared: shared(),
         answer: vec![0; 512].into_boxed_slice(),
     };
     // SAFETY: the vectors outlive the calls.
@@ -132,12 +149,13 @@ pub fn play(bytes: &[u8]) {
 
 impl Program {
     fn call(&mut self, bytes: &mut Bytes<'_>) {
-        match bytes.byte() % 5 {
+        match bytes.byte() % 6 {
             0 => self.on_signals(bytes),
             1 => self.on_queues(bytes),
             2 => self.on_memory(bytes),
             3 => self.on_code(bytes),
-            _ => self.on_ranges(bytes),
+            4 => self.on_ranges(bytes),
+            _ => self.on_shared(bytes),
         }
     }
 
@@ -414,6 +432,87 @@ impl Program {
                     let mut permissions = 0;
                     hsa_amd_vmem_get_access(at, &raw mut permissions, agent);
                 }
+            }
+        }
+    }
+
+    /// Memory of the program's own that is shared, and what came last into the header.
+    fn on_shared(&mut self, bytes: &mut Bytes<'_>) {
+        let agent = bytes.of(&self.agents, |handle| hsa_agent_t { handle });
+        let signal = self.signal(bytes);
+        let memory = bytes.of(&self.memory, |_| null_mut());
+        let at = self.shared.wrapping_byte_add(usize::from(bytes.byte() % 16) * 1024);
+        // Inside of the memory, or far beyond all that there is.
+        let size = match bytes.size() {
+            size if size >> 44 != 0 => size,
+            size => size % (SHARED / 2),
+        };
+        let attribute = u64::from(bytes.byte() % 8) + u64::from(bytes.byte() % 2) * 0x200;
+        let value = bytes.of(&[agent.handle, 0, 1], |word| word);
+        let mut pairs = [hsa_amd_svm_attribute_pair_t { attribute, value }; 2];
+        pairs[1].attribute ^= u64::from(bytes.byte() % 4);
+        let mut op = hsa_amd_memory_copy_op_t {
+            version: u16::from(bytes.byte() % 2),
+            type_: u16::from(bytes.byte() % 8),
+            src: self.shared.expose_provenance() as u64,
+            src_agent: agent,
+            dst_agent: bytes.of(&self.agents, |handle| hsa_agent_t { handle }).handle,
+            dst: memory.expose_provenance() as u64,
+            size: (size % 4096) as u64,
+            ..hsa_amd_memory_copy_op_t::default()
+        };
+        op.wait[0] = u64::from(bytes.byte() / 128);
+        let flags = u16::from(bytes.byte() % 8);
+        let mut desc = hsa_amd_queue_create_desc_t {
+            version: op.version,
+            flags,
+            engine_type: bytes.byte() % 4,
+            reserved_header: [0; 3],
+            queue_size_bytes: queues::words::words(size as u64)[0],
+            priority: u32::from(bytes.byte() % 4),
+            callback: None,
+            callback_data: null_mut(),
+            queue: null_mut(),
+            cu_mask: null(),
+            type_: u32::from(bytes.byte() % 4),
+            private_segment_size: 0,
+            cu_mask_count: u32::from(bytes.byte() / 192) * 32,
+            reserved_compute: [0; 3],
+            traffic_class: 0,
+            reserved: [0; 20],
+        };
+        // SAFETY: lists are as long as is said; agents get access to memory that is this sequence's, or to nothing that is mapped.
+        unsafe {
+            match bytes.byte() % 6 {
+                0 => drop(hsa_amd_svm_attributes_set(
+                    at,
+                    size,
+                    pairs.as_mut_ptr(),
+                    1 + usize::from(value == 1),
+                )),
+                1 => drop(hsa_amd_svm_attributes_get(at, size, pairs.as_mut_ptr(), 2)),
+                2 => drop(hsa_amd_svm_prefetch_async(at, size, agent, 0, null(), signal)),
+                3 if memory.is_null() || self.is_known(memory) => {
+                    hsa_signal_create(1, 0, null(), &raw mut op.completion_signal);
+                    let done = op.completion_signal;
+                    if hsa_amd_memory_async_batch_copy(&raw const op, 1, 0, null()) == HSA_STATUS_SUCCESS {
+                        hsa_signal_wait_scacquire(
+                            done,
+                            HSA_SIGNAL_CONDITION_LT,
+                            1,
+                            LONG,
+                            HSA_WAIT_STATE_BLOCKED,
+                        );
+                    }
+                    hsa_signal_destroy(done);
+                }
+                4 => {
+                    if hsa_amd_queue_create(agent, &raw mut desc, 1) == HSA_STATUS_SUCCESS {
+                        self.queues.push(desc.queue);
+                        self.live.push(desc.queue);
+                    }
+                }
+                _ => drop(hsa_amd_svm_discard_batch_async(null_mut(), null_mut(), 1, 0, null(), signal)),
             }
         }
     }

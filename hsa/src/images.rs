@@ -215,4 +215,62 @@ export! {
             _ => Err(INVALID_ARGUMENT),
         }
     }
+
+    /// Makes an image of the hardware's layout: refused.
+    fn hsa_amd_image_create_v2(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        _image_layout: *const hsa_amd_image_descriptor_t,
+        _image_data: *const c_void,
+        _access_permission: hsa_access_permission_t,
+        image: *mut hsa_ext_image_t,
+    ) {
+        refuse(agent, image_descriptor, image, NO_FORMAT)
+    }
+
+    /// Makes an image: refused.
+    fn hsa_ext_image_create_v2(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        _image_data: *const c_void,
+        _access_permission: hsa_access_permission_t,
+        image: *mut hsa_ext_image_t,
+    ) {
+        refuse(agent, image_descriptor, image, NO_FORMAT)
+    }
+
+    /// The memory that an image needs: refused.
+    fn hsa_ext_image_data_get_info_v2(
+        agent: hsa_agent_t,
+        image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        _access_permission: hsa_access_permission_t,
+        image_data_info: *mut hsa_ext_image_data_info_t,
+    ) {
+        refuse(agent, image_descriptor, image_data_info, NO_FORMAT)
+    }
+
+    /// Destroys an image, of which there is none.
+    fn hsa_ext_image_destroy_v2(agent: hsa_agent_t, _image: hsa_ext_image_t) {
+        nobodys(agent)
+    }
+
+    /// An image of one of several sizes, of which there are none.
+    fn hsa_ext_image_mipmap_array_get_level(
+        agent: hsa_agent_t,
+        _mipmapped_array: *const hsa_ext_image_t,
+        _mip_level: u32,
+        _image_descriptor: *const hsa_ext_image_descriptor_v2_t,
+        _level_image_out: *mut hsa_ext_image_t,
+    ) {
+        nobodys(agent)
+    }
+
+    /// Makes a sampler: refused.
+    fn hsa_ext_sampler_create_v2(
+        agent: hsa_agent_t,
+        sampler_descriptor: *const hsa_ext_sampler_descriptor_v2_t,
+        sampler: *mut hsa_ext_sampler_t,
+    ) {
+        refuse(agent, sampler_descriptor, sampler, NO_SAMPLER)
+    }
 }

@@ -122,6 +122,13 @@ fn conformance_suite_passes_on_both_runtimes() {
     });
 }
 
+#[test]
+fn newer_functions_do_what_their_header_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let passed = cases(&ended(on_library(ONE).arg(c_program(directory.path(), "newer"))));
+    assert!(passed.len() >= 11, "{passed:?}");
+}
+
 /// Freezes a program at moments of its work, restores it each time, and has it end.
 fn freezes(mut program: Program, name: &str, times: u64) {
     program.wait_lines("round ", 1);

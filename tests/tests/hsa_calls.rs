@@ -33,7 +33,10 @@ fn sequences_of_calls_come_back() {
     for number in 0..SEQUENCES {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "sequences_of_calls_come_back"]).env(NUMBER, number.to_string());
-        command.envs(own_device("soft:gfx1100"));
+        // A kernel with shared virtual memory for half of them.
+        command
+            .envs(own_device("soft:gfx1100"))
+            .env("SOFTGPU_SVM", if number % 2 == 0 { "on" } else { "off" });
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "sequence {number}: {}\n{said}", output.status);

@@ -242,7 +242,11 @@ pub unsafe fn order(
 }
 
 /// The GPU that is to move bytes between two agents; `None` if both are processors of the host.
-fn mover(instance: &Instance, to: hsa_agent_t, from: hsa_agent_t) -> Outcome<Option<(&stasis::Agent, Way)>> {
+pub fn mover(
+    instance: &Instance,
+    to: hsa_agent_t,
+    from: hsa_agent_t,
+) -> Outcome<Option<(&stasis::Agent, Way)>> {
     let (to, from) = (instance.agents.get(to)?, instance.agents.get(from)?);
     Ok(match (to.gpu(), from.gpu()) {
         (Err(_), Ok(from)) => Some((from, Way::ToHost)),
@@ -366,14 +370,14 @@ fn in_thread(
     spawned.map(drop).map_err(|_| OUT_OF_RESOURCES)
 }
 
-/// Copies between agents, behind the signals of an order.
+/// Copies by a GPU's copy engine, behind the signals of an order; by a thread without one, and where it does not reach.
 pub fn copy(
     instance: &'static Instance,
-    (to_agent, from_agent): (hsa_agent_t, hsa_agent_t),
+    by: Option<(&stasis::Agent, Way)>,
     pieces: &[Piece],
     order: Order,
 ) -> Outcome {
-    if let Some((agent, way)) = mover(instance, to_agent, from_agent)? {
+    if let Some((agent, way)) = by {
         let addressed = |piece: &Piece| {
             let to = agent_address(instance, agent, piece.to, piece.bytes)?;
             let from = agent_address(instance, agent, piece.from, piece.bytes)?;
@@ -433,7 +437,7 @@ unsafe fn ordered(
     }
     // SAFETY: by contract.
     let order = unsafe { order(instance, count, signals, done) }?;
-    if size == 0 { Ok(()) } else { copy(instance, (dst_agent, src_agent), &[piece], order) }
+    if size == 0 { Ok(()) } else { copy(instance, mover(instance, dst_agent, src_agent)?, &[piece], order) }
 }
 
 export! {

@@ -4,7 +4,9 @@
 //! INVARIANT: every address that an agent may be told of lies in a [`Block`], found by any address in it.
 #![allow(unsafe_code)]
 
+mod batch;
 mod engine;
+mod files;
 mod fill;
 mod fragments;
 mod lock;

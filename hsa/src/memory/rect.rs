@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::address_of;
-use super::engine::{Piece, copy, order};
+use super::engine::{Piece, copy, mover, order};
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ARGUMENT, Outcome, export};
 use crate::instance::instance;
@@ -95,6 +95,6 @@ export! {
             WITHIN_DEVICE | WITHIN_HOST => (copy_agent, copy_agent),
             _ => return Err(INVALID_ARGUMENT),
         };
-        copy(instance, agents, &pieces, order)
+        copy(instance, mover(instance, agents.0, agents.1)?, &pieces, order)
     }
 }

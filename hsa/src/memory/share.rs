@@ -74,6 +74,36 @@ fn import(instance: &Instance, fd: BorrowedFd<'_>, agents: &[&stasis::Agent]) ->
     Ok((block.base(), queues::words::size(block.bytes())))
 }
 
+/// Maps memory behind a descriptor of another driver.
+///
+/// # Safety
+/// Pointers are null or the program's, as the header says.
+unsafe fn map_buffer(
+    (agents, num_agents): (*mut hsa_agent_t, u32),
+    handle: c_int,
+    flags: u32,
+    (size, ptr): (*mut usize, *mut *mut c_void),
+    (metadata_size, metadata): (*mut usize, *mut *const c_void),
+) -> Outcome {
+    let instance = instance()?;
+    // SAFETY: by contract.
+    let (bytes, out) = unsafe { (Out::new(size)?, Out::new(ptr)?) };
+    if flags != 0 || (!metadata.is_null() && metadata_size.is_null()) {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: as above.
+    let agents = agents_of(instance, unsafe { slice(agents.cast_const(), num_agents as usize) }?)?;
+    // SAFETY: as above.
+    let (address, length) = import(instance, unsafe { borrowed(handle) }?, &agents)?;
+    // SAFETY: as above; null where it is not wanted.
+    if let Ok(none) = unsafe { Out::new(metadata_size) } {
+        none.put(0);
+    }
+    out.put(pointer_to(address));
+    bytes.put(length);
+    Ok(())
+}
+
 export! {
     /// A descriptor of memory, for other drivers and processes.
     fn hsa_amd_portable_export_dmabuf(ptr: *const c_void, size: usize, dmabuf: *mut c_int, offset: *mut u64) {
@@ -115,23 +145,24 @@ export! {
         metadata_size: *mut usize,
         metadata: *mut *const c_void,
     ) {
-        let instance = instance()?;
         // SAFETY: the caller's, by the header.
-        let (bytes, out) = unsafe { (Out::new(size)?, Out::new(ptr)?) };
-        if flags != 0 || (!metadata.is_null() && metadata_size.is_null()) {
-            return Err(INVALID_ARGUMENT);
-        }
-        // SAFETY: as above.
-        let agents = agents_of(instance, unsafe { slice(agents.cast_const(), num_agents as usize) }?)?;
-        // SAFETY: as above.
-        let (address, length) = import(instance, unsafe { borrowed(interop_handle) }?, &agents)?;
-        // SAFETY: as above; null where it is not wanted.
-        if let Ok(none) = unsafe { Out::new(metadata_size) } {
-            none.put(0);
-        }
-        out.put(pointer_to(address));
-        bytes.put(length);
-        Ok(())
+        unsafe { map_buffer((agents, num_agents), interop_handle, flags, (size, ptr), (metadata_size, metadata)) }
+    }
+
+    /// The same where the program knows the size: a descriptor tells its own.
+    fn hsa_amd_interop_map_buffer_with_size(
+        num_agents: u32,
+        agents: *mut hsa_agent_t,
+        interop_handle: c_int,
+        flags: u32,
+        _size_hint: usize,
+        size: *mut usize,
+        ptr: *mut *mut c_void,
+        metadata_size: *mut usize,
+        metadata: *mut *const c_void,
+    ) {
+        // SAFETY: the caller's, by the header.
+        unsafe { map_buffer((agents, num_agents), interop_handle, flags, (size, ptr), (metadata_size, metadata)) }
     }
 
     /// Ends what `hsa_amd_interop_map_buffer` gave.

@@ -23,6 +23,9 @@ const PAGE: u64 = 4096;
 const MOST_GRANULARITY: u64 = 18;
 const INCOMPATIBLE_ARGUMENTS: Status = Status(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
 
+/// `HSA_STATUS_ERROR_XNACK_DISABLED`: for what needs page faults of agents.
+const XNACK_DISABLED: hsa_status_t = 48;
+
 /// The status for attributes that were refused.
 pub fn refused(error: SvmError) -> Status {
     tracing::debug!(target: "hsa", error = %stasis::explain(&error), "attributes of shared memory were refused");
@@ -159,11 +162,13 @@ fn prefetch(
     let go = move || {
         // SAFETY: the memory is the program's, which has said so to agents already or will before they use it.
         let moved = unsafe { instance.runtime.set_svm(start, bytes, &[SvmAttribute::Prefetch(to)]) };
-        if let Err(error) = moved {
-            tracing::warn!(target: "hsa", error = %stasis::explain(&error), "memory was not prefetched");
-        }
-        if let Some(done) = &done {
-            instance.signals.complete(done);
+        let Some(done) = &done else { return };
+        match moved {
+            Ok(()) => instance.signals.complete(done),
+            Err(error) => {
+                tracing::warn!(target: "hsa", error = %stasis::explain(&error), "memory was not prefetched");
+                instance.signals.fail(done);
+            }
         }
     };
     if after.is_empty() {
@@ -246,5 +251,21 @@ export! {
         // Refused at once, and not by a thread.
         instance.runtime.svm(pages.0, pages.1).map_err(refused)?;
         prefetch(instance, pages, to, after, done)
+    }
+
+    /// Gives memory of ranges back: refused, since no page fault of an agent would bring other memory there.
+    fn hsa_amd_svm_discard_batch_async(
+        ptrs: *mut *mut c_void,
+        sizes: *mut usize,
+        count: u32,
+        num_dep_signals: u32,
+        dep_signals: *const hsa_signal_t,
+        _completion_signal: hsa_signal_t,
+    ) {
+        instance()?;
+        if ptrs.is_null() || sizes.is_null() || count == 0 || dep_signals.is_null() != (num_dep_signals == 0) {
+            return Err(INVALID_ARGUMENT);
+        }
+        Err(Status(XNACK_DISABLED))
     }
 }

@@ -15,7 +15,8 @@ use super::share::borrowed;
 use super::{Block, Origin, PAGE, address_of, pointer_to, status_of};
 use crate::abi::declared::*;
 use crate::abi::{
-    ERROR, INVALID_ALLOCATION, INVALID_ARGUMENT, OUT_OF_RESOURCES, Out, Outcome, Status, export, slice,
+    ERROR, INVALID_ALLOCATION, INVALID_ARGUMENT, NOT_SUPPORTED, OUT_OF_RESOURCES, Out, Outcome, Status,
+    export, slice,
 };
 use crate::handles::{Kind, Table};
 use crate::instance::instance;
@@ -315,5 +316,30 @@ export! {
         pool.put(memory.pool.ok_or(INVALID_ALLOCATION)?.handle());
         type_.put(memory.type_);
         Ok(())
+    }
+
+    /// A number by which other machines of a fabric have memory: refused, there is no fabric.
+    fn hsa_amd_vmem_export_fabric_handle(
+        fabric_handle: *mut hsa_fabric_handle_t,
+        _handle: hsa_amd_vmem_alloc_handle_t,
+        _flags: u64,
+    ) {
+        instance()?;
+        if fabric_handle.is_null() { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
+    }
+
+    /// Memory of another machine: refused.
+    fn hsa_amd_vmem_import_fabric_handle(
+        _fabric_handle: hsa_fabric_handle_t,
+        handle: *mut hsa_amd_vmem_alloc_handle_t,
+    ) {
+        instance()?;
+        if handle.is_null() { Err(INVALID_ARGUMENT) } else { Err(NOT_SUPPORTED) }
+    }
+
+    /// What no published header declares: refused.
+    fn hsa_amd_vmem_get_vmem_info() {
+        instance()?;
+        Err(NOT_SUPPORTED)
     }
 }

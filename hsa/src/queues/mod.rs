@@ -262,6 +262,39 @@ fn status_of(error: QueueError) -> Status {
     }
 }
 
+/// Makes a queue of a GPU.
+fn create(
+    instance: &'static Instance,
+    agent: hsa_agent_t,
+    size: u32,
+    type_: hsa_queue_type32_t,
+    callback: Option<Callback>,
+) -> Outcome<*mut hsa_queue_t> {
+    let known = [HSA_QUEUE_TYPE_MULTI, HSA_QUEUE_TYPE_SINGLE, HSA_QUEUE_TYPE_COOPERATIVE];
+    if !size.is_power_of_two() || !known.contains(&type_) {
+        return Err(INVALID_ARGUMENT);
+    }
+    let gpu = instance.agents.gpu(agent).map_err(|_| INVALID_QUEUE_CREATION)?;
+    if size > MAX_PACKETS {
+        return Err(OUT_OF_RESOURCES);
+    }
+    if size < MIN_PACKETS {
+        return Err(INVALID_ARGUMENT);
+    }
+    let options = RawOptions { kind: RawKind::Aql, ring_bytes: size * PACKET, ..RawOptions::default() };
+    let hardware = RawQueue::create(gpu, options).map_err(status_of)?;
+    let wanted = Wanted {
+        packets: size,
+        type_,
+        features: HSA_QUEUE_FEATURE_KERNEL_DISPATCH,
+        agent: instance.agents.index(agent)?,
+        hardware: Some(hardware),
+        callback,
+        doorbell: None,
+    };
+    make(instance, wanted)
+}
+
 export! {
     /// Makes a queue of an agent.
     fn hsa_queue_create(
@@ -275,32 +308,10 @@ export! {
         queue: *mut *mut hsa_queue_t,
     ) {
         let instance = instance()?;
-        let index = instance.agents.index(agent)?;
+        instance.agents.get(agent)?;
         // SAFETY: the caller's, by the header.
         let out = unsafe { Out::new(queue) }?;
-        let known = [HSA_QUEUE_TYPE_MULTI, HSA_QUEUE_TYPE_SINGLE, HSA_QUEUE_TYPE_COOPERATIVE];
-        if !size.is_power_of_two() || !known.contains(&type_) {
-            return Err(INVALID_ARGUMENT);
-        }
-        let gpu = instance.agents.gpu(agent).map_err(|_| INVALID_QUEUE_CREATION)?;
-        if size > MAX_PACKETS {
-            return Err(OUT_OF_RESOURCES);
-        }
-        if size < MIN_PACKETS {
-            return Err(INVALID_ARGUMENT);
-        }
-        let options = RawOptions { kind: RawKind::Aql, ring_bytes: size * PACKET, ..RawOptions::default() };
-        let hardware = RawQueue::create(gpu, options).map_err(status_of)?;
-        let wanted = Wanted {
-            packets: size,
-            type_,
-            features: HSA_QUEUE_FEATURE_KERNEL_DISPATCH,
-            agent: index,
-            hardware: Some(hardware),
-            callback: callback.map(|function| Callback { function, data: Data(data) }),
-            doorbell: None,
-        };
-        out.put(make(instance, wanted)?);
+        out.put(create(instance, agent, size, type_, callback.map(|function| Callback { function, data: Data(data) }))?);
         Ok(())
     }
 

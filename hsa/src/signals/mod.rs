@@ -23,7 +23,9 @@ use self::handlers::Handlers;
 use self::live::LiveSignals;
 pub use self::slot::Slot;
 use crate::abi::declared::*;
-use crate::abi::{INVALID_ARGUMENT, INVALID_SIGNAL, OUT_OF_RESOURCES, Out, Outcome, export, slice};
+use crate::abi::{
+    INVALID_ARGUMENT, INVALID_SIGNAL, NOT_SUPPORTED, OUT_OF_RESOURCES, Out, Outcome, export, slice,
+};
 use crate::instance::{Instance, instance};
 use crate::memory::status_of;
 
@@ -268,5 +270,17 @@ export! {
         let slot = instance.signals.slot(signal.handle).ok_or(INVALID_SIGNAL)?;
         out.put(slot.value().as_ptr());
         Ok(())
+    }
+
+    /// What no published header declares: refused.
+    fn hsa_amd_signal_batch_create() {
+        instance()?;
+        Err(NOT_SUPPORTED)
+    }
+
+    /// As `hsa_amd_signal_batch_create`.
+    fn hsa_amd_signal_batch_destroy() {
+        instance()?;
+        Err(NOT_SUPPORTED)
     }
 }
