@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What calls of an HSA runtime take: `hsa init` prints how long the first hsa_init took, `hsa calls FILE` a case and nanoseconds a line, with
-// the kernel of this same file.
+// What calls of an HSA runtime take: `hsa init` prints how long the first hsa_init took, `hsa calls FILE` a case and nanoseconds a line, and
+// `hsa steps FILE` a case and instructions a line, with the kernel of this same file.
 #ifdef __AMDGCN__
 __attribute__((amdgpu_kernel, visibility("protected"))) void empty(void) {}
 #else
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,6 +15,10 @@ __attribute__((amdgpu_kernel, visibility("protected"))) void empty(void) {}
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
@@ -27,7 +32,7 @@ __attribute__((amdgpu_kernel, visibility("protected"))) void empty(void) {}
     } while (0)
 #define OK(call) REQUIRE((call) == HSA_STATUS_SUCCESS)
 
-enum { RING = 4096, BURST = 256, BURSTS = 200, TRIPS = 2000, WAKES = 400, COPIES = 300, ALLOCATIONS = 300 };
+enum { STEPPED = 256, RING = 4096, BURST = 256, BURSTS = 200, TRIPS = 2000, WAKES = 400, COPIES = 300, ALLOCATIONS = 300 };
 
 static hsa_agent_t gpu, cpu;
 static hsa_amd_memory_pool_t device, host;
@@ -137,6 +142,55 @@ static void trips(const char *name, hsa_wait_state_t state) {
     OK(hsa_signal_destroy(done));
 }
 
+// Counts the instructions of another process's thread between two marks, a SIGUSR1 each: exact where there are no counters of the processor.
+static void count_steps(pid_t pid, int ready) {
+    int status;
+    REQUIRE(ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_EXITKILL) == 0);
+    close(ready);
+    for (;;) {
+        uint64_t steps = 0;
+        do {
+            if (waitpid(pid, &status, __WALL) != pid || WIFEXITED(status) || WIFSIGNALED(status))
+                _exit(0);
+            REQUIRE(WIFSTOPPED(status));
+            int signal = WSTOPSIG(status) == SIGUSR1 || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
+            if (WSTOPSIG(status) == SIGUSR1)
+                break;
+            REQUIRE(ptrace(PTRACE_CONT, pid, 0, signal) == 0);
+        } while (1);
+        do {
+            REQUIRE(ptrace(PTRACE_SINGLESTEP, pid, 0, 0) == 0);
+            REQUIRE(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+            steps++;
+        } while (WSTOPSIG(status) == SIGTRAP);
+        REQUIRE(WSTOPSIG(status) == SIGUSR1);
+        printf("%" PRIu64 "\n", steps);
+        fflush(stdout);
+        REQUIRE(ptrace(PTRACE_CONT, pid, 0, 0) == 0);
+    }
+}
+
+static void marked(const char *name, bool each, unsigned count) {
+    printf("%s ", name);
+    fflush(stdout);
+    raise(SIGUSR1);
+    for (unsigned i = 0; i < count; i++)
+        dispatch((hsa_signal_t){0}, each);
+    raise(SIGUSR1);
+}
+
+static void steps(void) {
+    // What marks cost themselves is counted by the case of none.
+    marked("steps_0", false, 0);
+    marked("steps_each", true, STEPPED);
+    marked("steps_batch", false, STEPPED);
+    hsa_signal_t done;
+    OK(hsa_signal_create(1, 0, NULL, &done));
+    dispatch(done, true);
+    hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, UINT64_MAX, HSA_WAIT_STATE_BLOCKED);
+    OK(hsa_signal_destroy(done));
+}
+
 static hsa_signal_t bell;
 static uint64_t woken[WAKES];
 
@@ -207,6 +261,22 @@ static void copies(const char *name, size_t size) {
 
 int main(int count, char **arguments) {
     REQUIRE(count >= 2);
+    bool counts = strcmp(arguments[1], "steps") == 0;
+    if (counts) {
+        int ready[2];
+        REQUIRE(pipe(ready) == 0);
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+        pid_t traced = getpid();
+        if (fork() == 0) {
+            close(ready[0]);
+            count_steps(traced, ready[1]);
+        }
+        close(ready[1]);
+        char none;
+        // Ends when the tracer is there.
+        REQUIRE(read(ready[0], &none, 1) == 0);
+        close(ready[0]);
+    }
     uint64_t started = now();
     OK(hsa_init());
     uint64_t times[] = {now() - started};
@@ -224,6 +294,10 @@ int main(int count, char **arguments) {
     OK(hsa_signal_create(1, 0, NULL, &done));
     dispatch(done, true);
     hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, UINT64_MAX, HSA_WAIT_STATE_BLOCKED);
+    if (counts) {
+        steps();
+        return 0;
+    }
     submits("submit_each", true);
     submits("submit_batch", false);
     trips("trip_active", HSA_WAIT_STATE_ACTIVE);

@@ -166,6 +166,8 @@ pub struct hsa_ext_sampler_descriptor_v2_t {
     pub coordinate_mode: hsa_ext_sampler_coordinate_mode32_t,
     /// Nearest or linear.
     pub filter_mode: hsa_ext_sampler_filter_mode32_t,
+    /// The same between sizes.
+    pub mipmap_filter_mode: hsa_ext_sampler_filter_mode32_t,
     /// What lies beyond the edges.
     pub address_modes: [hsa_ext_sampler_addressing_mode32_t; 3],
 }
@@ -268,6 +270,7 @@ pub struct hsa_amd_queue_create_desc_t {
 
 const _: () = {
     assert!(size_of::<hsa_ext_image_descriptor_v2_t>() == 56);
+    assert!(size_of::<hsa_ext_sampler_descriptor_v2_t>() == 24);
     assert!(size_of::<hsa_amd_memory_copy_op_t>() == 128);
     assert!(std::mem::offset_of!(hsa_amd_memory_copy_op_t, size) == 48);
     assert!(std::mem::offset_of!(hsa_amd_memory_copy_op_t, signal) == 96);

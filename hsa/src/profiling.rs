@@ -10,9 +10,7 @@ use crate::signals::Signal;
 
 /// The system's times of a signal's last packet, which ran on `agent`.
 fn times(agent: &stasis::Agent, signal: &Signal) -> Outcome<(u64, u64)> {
-    let (start, end) = signal.of_runtime().timestamps(agent).map_err(status_of)?;
-    let time = |ticks| agent.system_time(ticks).map_err(status_of);
-    Ok((time(start)?, time(end)?))
+    signal.of_runtime().system_times(agent).map_err(status_of)
 }
 
 fn signal_of(instance: &Instance, signal: hsa_signal_t) -> Outcome<Signal> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::agent::Agent;
 use crate::context::Context;
+use crate::context::clocks::Clock;
 use crate::context::error::{AllocError, Lost, WaitError};
 use crate::context::memory::free::free_deferred;
 use crate::context::registry::state::SignalKey;
@@ -155,7 +156,18 @@ impl Signal {
         let context = &self.0.context;
         let pass = context.gate.enter()?;
         let on = context.device_or_lost(&pass)?;
-        Ok(context.clocks.timestamps(on, agent.info.index(), &self.0.live)?)
+        Ok(context.clocks.timestamps(on, agent.info.index(), &self.0.live, |_, ticks| ticks)?)
+    }
+
+    /// The same as times of the system's clock, nanoseconds of CLOCK_BOOTTIME.
+    ///
+    /// # Errors
+    /// As for [`Signal::timestamps`].
+    pub fn system_times(&self, agent: &Agent) -> Result<(u64, u64), AllocError> {
+        let context = &self.0.context;
+        let pass = context.gate.enter()?;
+        let on = context.device_or_lost(&pass)?;
+        Ok(context.clocks.timestamps(on, agent.info.index(), &self.0.live, Clock::time)?)
     }
 
     /// Waits until its value meets `condition` and returns the value; `None` waits for ever.

@@ -131,10 +131,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether an agent may use all of some pages, by what was set for them.
-    pub fn svm_lets(&self, agent: &Agent, address: u64, bytes: u64) -> bool {
+    /// How an agent may use each part of some pages, by what was set for them.
+    pub fn svm_uses(&self, agent: &Agent, address: u64, bytes: u64) -> Vec<(Range<u64>, SvmUse)> {
         let pages = address..address.saturating_add(bytes);
-        self.context().registry.lock().svm.lets(agent.info.index(), &pages)
+        self.context().registry.lock().svm.uses(agent.info.index(), &pages)
     }
 
     /// What is set for all of some pages for which something is; [`SvmAnswer::uses`] is by agent.

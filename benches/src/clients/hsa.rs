@@ -31,6 +31,12 @@ const CASES: [(&str, &str, &str); 11] = [
     ("copy_4m", "4 MiB to the device by an engine", "copy"),
 ];
 
+/// Cases whose instructions are counted, and over how many dispatches; the case of none is what marks cost.
+const STEPS: [(&str, &str); 2] =
+    [("steps_each", "256 dispatches, each with a doorbell"), ("steps_batch", "256 dispatches, one doorbell")];
+const NO_STEPS: &str = "steps_0";
+const STEPPED: f64 = 256.0;
+
 /// The name that programs load an HSA runtime by.
 const NAME: &str = "libhsa-runtime64.so.1";
 
@@ -47,10 +53,10 @@ fn compile(compiler: &str, arguments: &[&str], made: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds, by the program's name of what took them.
+/// Nanoseconds or instructions, by the program's name of what took them.
 type Times = BTreeMap<String, Vec<f64>>;
 
-/// Runs a command and adds its lines, of a case and nanoseconds, to `times`.
+/// Runs a command and adds its lines, of a case and a number, to `times`.
 fn add(mut command: Command, times: &mut Times) -> Result<()> {
     let output = command.output().with_context(|| format!("Cannot start {command:?}"))?;
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -97,6 +103,20 @@ pub fn run(report: &Report) -> Result<()> {
     }
     for _ in 0..RUNS {
         both(&[Path::new("calls"), &object])?;
+    }
+    both(&[Path::new("steps"), &object])?;
+    for (name, case) in STEPS {
+        let of = |times: &Times| -> Result<f64> {
+            let count = |name| times.get(name).with_context(|| format!("{name} was not counted"));
+            Ok((median(count(name)?) - median(count(NO_STEPS)?)) / STEPPED)
+        };
+        report.versus(
+            case,
+            "instructions_a_dispatch",
+            of(&ours)?,
+            "1",
+            ("rocr_under_stasis_run", of(&amds)?),
+        );
     }
     for (name, case, metric) in CASES {
         let (of_ours, of_amds) = (ours.get(name), amds.get(name));

@@ -3,14 +3,15 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use kfd::Errno;
 use kfd::linux::{SealFlag, memfd};
+use kfd::userfault::WatchedPages;
 use softgpu::driver::ledger::{Capacities, Ledger};
 use softgpu::driver::{
-    Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory,
+    Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, UserPages,
 };
 use softgpu::hardware::{GpuMapping, Hardware, HwQueue, Mqd, PageAccess};
 use softgpu::sysfs::GpuModel;
@@ -44,7 +45,21 @@ impl Hardware for NoHardware {
         Ok((fd(8192)?, fd(4096)?))
     }
 
-    fn clock(&self) -> u64 {
+    fn expect_stores(&self, _: usize, _: Option<WatchedPages>) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn hdp_page(&self, _: usize) -> Result<OwnedFd, Errno> {
+        memfd("mmio", 4096, SealFlag::empty())
+    }
+
+    fn hold_host_writes(&self, _: usize, _: BorrowedFd<'_>, _: bool) {}
+
+    fn release_host_writes(&self, _: usize, _: BorrowedFd<'_>) {}
+
+    fn settle_host_writes(&self) {}
+
+    fn clock(&self, _: usize) -> u64 {
         0
     }
 }
@@ -98,8 +113,8 @@ impl FdTable for Fds {
         self.0.borrow_mut().remove(&place)
     }
 
-    fn userptr(&self) -> Option<OwnedFd> {
-        None
+    fn pages(&self) -> Vec<UserPages> {
+        Vec::new()
     }
 
     fn give_out(&self, _: FdPlace, _: OwnedFd) {}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use stasis::svm::{SvmAttribute, SvmUse};
 
-use super::{Block, Locked, PAGE, address_of, agents_of, pointer_to, status_of, svm};
+use super::{Block, Given, Locked, PAGE, address_of, agents_of, pointer_to, status_of, svm};
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ALLOCATION, INVALID_ARGUMENT, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
@@ -28,7 +28,7 @@ fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]
     let all: Vec<_> = instance.agents.gpus().collect();
     let agents = if agents.is_empty() { &all } else { agents };
     if instance.runtime.has_svm() {
-        let given = give(instance, start..end, agents)?;
+        let given = give(instance, &(start..end), agents)?;
         let locked = locks.entry(start).or_default();
         locked.given.extend(given);
         locked.count += 1;
@@ -57,41 +57,58 @@ fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]
     Ok(base + (address - start))
 }
 
-/// Has agents use the program's own memory where it is; what takes away again what they could not do before.
-fn give(instance: &Instance, pages: Range<u64>, agents: &[&stasis::Agent]) -> Outcome<Vec<SvmAttribute>> {
-    let (start, bytes) = (pages.start, pages.end - pages.start);
-    let found = instance.runtime.svm(start, bytes).map_err(svm::refused)?;
-    // The driver does not count pages for which nothing was set, and alone knows which ones were unmapped since.
-    let could = |agent: &stasis::Agent| {
-        let how = found.uses.get(agent.index());
-        how.is_some_and(|how| *how != SvmUse::No) && instance.runtime.svm_lets(agent, start, bytes)
-    };
-    let new = agents.iter().filter(|agent| !could(agent)).map(|agent| agent.svm_access(SvmUse::No)).collect();
-    let access: Vec<_> = agents.iter().map(|agent| agent.svm_access(SvmUse::InPlace)).collect();
-    // SAFETY: as in `lock`.
-    unsafe { instance.runtime.set_svm(start, bytes, &access) }.map_err(svm::refused)?;
-    Ok(new)
-}
-
-/// Takes away what locks have given, where no other lock is.
-fn take(instance: &Instance, locks: &BTreeMap<u64, Locked>, ended: &Locked) {
-    let blocks = |locked: &Locked| -> Vec<Range<u64>> {
-        locked.blocks.iter().map(|block| block.base()..block.base() + block.bytes()).collect()
-    };
-    let Some(longest) = blocks(ended).pop() else { return };
-    let mut at = longest.start;
-    // In the order of their starts.
-    for other in locks.values().flat_map(blocks).chain(std::iter::once(longest.end..longest.end)) {
-        let gap = at..other.start.min(longest.end);
-        if !gap.is_empty() {
-            // SAFETY: access is taken, none is given.
-            let taken = unsafe { instance.runtime.set_svm(gap.start, gap.end - gap.start, &ended.given) };
-            if let Err(error) = taken {
-                // The program may have unmapped it before.
-                tracing::debug!(target: "hsa", error = %stasis::explain(&error), "unlocked memory stays shared");
+/// Has agents use the program's own memory where it is; the parts of it that they could not use before.
+fn give(instance: &Instance, pages: &Range<u64>, agents: &[&stasis::Agent]) -> Outcome<Vec<Given>> {
+    let mut given = Vec::new();
+    for agent in agents {
+        for (part, how) in instance.runtime.svm_uses(agent, pages.start, pages.end - pages.start) {
+            // What is noted is set again: other memory may be there since.
+            let is_new = how == SvmUse::No;
+            set(instance, &part, agent.svm_access(if is_new { SvmUse::InPlace } else { how }))?;
+            if is_new {
+                given.push(Given { pages: part, agent: agent.index() });
             }
         }
-        at = at.max(other.end);
+    }
+    Ok(given)
+}
+
+/// Sets an attribute of shared memory.
+fn set(instance: &Instance, pages: &Range<u64>, attribute: SvmAttribute) -> Outcome {
+    // SAFETY: the program says that the memory is its own and stays until it is unlocked (`hsa_amd_memory_lock`).
+    let set = unsafe { instance.runtime.set_svm(pages.start, pages.end - pages.start, &[attribute]) };
+    set.map_err(svm::refused)
+}
+
+/// Takes away what an ended lock has given; where others are, it is theirs to take.
+fn take(instance: &Instance, locks: &mut BTreeMap<u64, Locked>, ended: &Locked) {
+    for Given { pages, agent } in &ended.given {
+        let mut at = pages.start;
+        for other in locks.values_mut() {
+            let Some(held) = other.blocks.last().map(|block| block.base()..block.base() + block.bytes())
+            else {
+                continue;
+            };
+            let (start, end) = (held.start.max(at), held.end.min(pages.end));
+            if start >= end {
+                continue;
+            }
+            withdraw(instance, &(at..start), *agent);
+            other.given.push(Given { pages: start..end, agent: *agent });
+            at = end;
+        }
+        withdraw(instance, &(at..pages.end), *agent);
+    }
+}
+
+/// Takes an agent's access away.
+fn withdraw(instance: &Instance, pages: &Range<u64>, agent: usize) {
+    let Some(agent) = instance.agents.gpus().find(|gpu| gpu.index() == agent) else { return };
+    if !pages.is_empty()
+        && let Err(status) = set(instance, pages, agent.svm_access(SvmUse::No))
+    {
+        // The program may have unmapped it before.
+        tracing::debug!(target: "hsa", %status, "unlocked memory stays shared");
     }
 }
 
@@ -108,9 +125,7 @@ fn unlock(instance: &Instance, address: u64) -> Outcome {
         return Ok(());
     }
     let Some(ended) = locks.remove(&start) else { return Ok(()) };
-    if !ended.given.is_empty() {
-        take(instance, &locks, &ended);
-    }
+    take(instance, &mut locks, &ended);
     for block in ended.blocks.iter().filter(|block| block.buffer().is_ok()) {
         instance.memory.blocks.write().remove(&block.base());
         if let Err(error) = block.buffer()?.free() {

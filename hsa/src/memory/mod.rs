@@ -20,11 +20,11 @@ mod vmem;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 
 use parking_lot::{Mutex, RwLock};
-use stasis::svm::SvmAttribute;
 use stasis::{AllocError, Buffer, FreeError, Registered};
 
 use self::engine::Engines;
@@ -184,8 +184,16 @@ struct Locked {
     blocks: Vec<Arc<Block>>,
     /// Locks that were not taken back.
     count: usize,
-    /// Of memory that is shared where it is, what takes access away that its locks have given.
-    given: Vec<SvmAttribute>,
+    /// What its locks have let agents use where it is.
+    given: Vec<Given>,
+}
+
+/// Memory that an agent may use since it was locked.
+#[derive(Debug)]
+struct Given {
+    pages: Range<u64>,
+    /// By its position.
+    agent: usize,
 }
 
 /// All memory of the program.

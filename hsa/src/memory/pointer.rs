@@ -82,8 +82,16 @@ fn owner_of(instance: &Instance, block: &Block) -> hsa_agent_t {
 
 /// The GPUs that may access an address.
 fn accessible(instance: &Instance, address: u64) -> Vec<hsa_agent_t> {
-    let base = instance.memory.reach(address, 1).map(|(block, _)| block.base());
-    let Some(info) = base.and_then(|base| instance.runtime.pointer_info(base)) else { return Vec::new() };
+    let Some((block, _)) = instance.memory.reach(address, 1) else { return Vec::new() };
+    let Some(info) = instance.runtime.pointer_info(block.base()) else {
+        // The program's own memory that is shared where it is.
+        let can = |gpu: &&stasis::Agent| {
+            let uses = instance.runtime.svm_uses(gpu, block.base(), block.bytes());
+            uses.iter().all(|(_, how)| *how != stasis::svm::SvmUse::No)
+        };
+        let gpus = instance.agents.gpus().filter(can);
+        return gpus.map(|gpu| instance.agents.handle_of_gpu(gpu.index())).collect();
+    };
     info.access.iter().map(|(gpu, _)| instance.agents.handle_of_gpu(*gpu)).collect()
 }
 

@@ -165,7 +165,7 @@ export! {
     ) {
         let instance = instance()?;
         instance.agents.get(agent)?;
-        if descs.is_null() || num_descs == 0 {
+        if descs.is_null() || !descs.is_aligned() || num_descs == 0 {
             return Err(INVALID_ARGUMENT);
         }
         let mut outcome = Ok(());

@@ -115,6 +115,18 @@ impl Render {
         })
     }
 
+    /// AMDGPU_INFO with DEV_INFO: ticks of the GPU clock counter in a second; none if the driver does not say.
+    ///
+    /// # Errors
+    /// [`IoctlError`].
+    pub fn counter_frequency(&self) -> Result<Option<u64>, IoctlError> {
+        let mut info = sys::drm_amdgpu_info_device::default();
+        let mut args = sys::drm_amdgpu_info { query: sys::AMDGPU_INFO_DEV_INFO, ..Default::default() };
+        let answer = Slice::Write(bytemuck::bytes_of_mut(&mut info));
+        self.call_with::<drm_ioctl::Info>(&mut args, &mut [answer])?;
+        Ok((info.gpu_counter_freq != 0).then(|| u64::from(info.gpu_counter_freq) * 1000))
+    }
+
     /// GET_CAP: the value of a capability, such as [`sys::DRM_CAP_PRIME`].
     ///
     /// # Errors

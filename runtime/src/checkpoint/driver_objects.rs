@@ -63,5 +63,6 @@ pub(super) fn forget_all(registry: &mut Registry, closed: &mut Closed) {
     }
     events.iter_mut().for_each(|(_, event)| event.created = false);
     bos.iter_mut().for_each(|(_, bo)| bo.kernel = None);
+    registry.svm.set_made(false);
     registry.forget_mappings();
 }

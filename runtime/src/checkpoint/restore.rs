@@ -331,7 +331,7 @@ fn rebuild_drained(
     ended?;
     registry.bos.iter_mut().try_for_each(|(_, bo)| on.show(bo)).map_err(device("to show a buffer again"))?;
     context.guard.forget_hidden(&mut registry);
-    on.make_svm(&registry.svm).map_err(device("to give agents access to shared memory again"))?;
+    on.make_svm(&mut registry.svm).map_err(device("to give agents access to shared memory again"))?;
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
     report.fill_ms = milliseconds(started);

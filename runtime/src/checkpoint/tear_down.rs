@@ -113,7 +113,7 @@ pub(super) fn tear_down(
     let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
     CheckpointMachine::of(context).now(Activity::Writing);
     if let Some(on) = context.device(&closed.pass()) {
-        context.clocks.pause(on, &context.registry.lock());
+        call_limit(limit).hold(|| context.clocks.pause(on, &context.registry.lock()));
     }
     let mut participant = prepare(context, closed, into, limit).map_err(Down::untouched)?;
     let saved = Saved { agents: &agents, mode, participant: &participant };

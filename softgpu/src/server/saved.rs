@@ -19,7 +19,7 @@ use crate::persist::{Memories, Memory};
 /// What a state begins with.
 const MAGIC: [u8; 8] = *b"softstat";
 /// The version of the encoding behind it.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of the head: magic, version, hash.
 const HEAD: usize = 8 + 4 + 32;
 /// How long a restored device waits for the order to go on, ms: a day. Its client is stopped meanwhile, or, where the device was

@@ -60,6 +60,15 @@ int main(int, char **arguments) {
         CHECK(hipMallocManaged(&gone, bytes));
         CHECK(hipFree(gone));
     }
+    for (size_t at = 0; at < 2; at++) {
+        void *gone = mmap(nullptr, registered_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(gone != MAP_FAILED, "mmap");
+        CHECK(hipHostRegister(gone, registered_bytes, hipHostRegisterDefault));
+        // Unregistered first, or not at all.
+        if (at == 0)
+            CHECK(hipHostUnregister(gone));
+        REQUIRE(munmap(gone, registered_bytes) == 0, "munmap");
+    }
     for (unsigned round = 1; access(arguments[1], F_OK) != 0; round++) {
         run(managed, managed, round, "managed");
         run(advised, advised, round, "advised");

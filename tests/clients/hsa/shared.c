@@ -3,6 +3,7 @@
 // runtime, without --hostile.
 #define _GNU_SOURCE
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -163,6 +164,39 @@ static void uses(void) {
     report("an agent copies between shared memory and its own");
 }
 
+// Of locks that overlap, and of access that the program has given itself.
+static void locks(void) {
+    void *first = NULL, *second = NULL;
+    OK(set(HSA_AMD_SVM_ATTRIB_AGENT_NO_ACCESS, gpu.handle));
+    OK(hsa_amd_memory_lock(memory, PAGES * PAGE, &gpu, 1, &first));
+    OK(hsa_amd_memory_lock(memory + 4 * PAGE, 4 * PAGE, &gpu, 1, &second));
+    CHECK(first == memory && second == memory + 4 * PAGE);
+    CHECK(use(gpu) == HSA_AMD_SVM_ATTRIB_AGENT_ACCESSIBLE_IN_PLACE);
+    OK(hsa_amd_memory_unlock(memory));
+    CHECK(use(gpu) == HSA_AMD_SVM_ATTRIB_AGENT_NO_ACCESS);
+    hsa_amd_svm_attribute_pair_t pair = {HSA_AMD_SVM_ATTRIB_ACCESS_QUERY, gpu.handle};
+    OK(hsa_amd_svm_attributes_get(memory + 4 * PAGE, 4 * PAGE, &pair, 1));
+    CHECK(pair.attribute == HSA_AMD_SVM_ATTRIB_AGENT_ACCESSIBLE_IN_PLACE);
+    hsa_amd_pointer_info_t info = {.size = sizeof info};
+    uint32_t count = 0;
+    hsa_agent_t *agents = NULL;
+    OK(hsa_amd_pointer_info(memory + 5 * PAGE, &info, malloc, &count, &agents));
+    CHECK(info.type == HSA_EXT_POINTER_TYPE_LOCKED && count == 1 && agents[0].handle == gpu.handle);
+    free(agents);
+    OK(hsa_amd_memory_unlock(memory + 4 * PAGE));
+    pair.attribute = HSA_AMD_SVM_ATTRIB_ACCESS_QUERY;
+    OK(hsa_amd_svm_attributes_get(memory + 4 * PAGE, 4 * PAGE, &pair, 1));
+    CHECK(pair.attribute == HSA_AMD_SVM_ATTRIB_AGENT_NO_ACCESS);
+    report("the last lock of a page takes its access");
+    OK(set_at(memory + PAGE, PAGE, HSA_AMD_SVM_ATTRIB_AGENT_ACCESSIBLE, gpu.handle));
+    OK(hsa_amd_memory_lock(memory, 3 * PAGE, &gpu, 1, &first));
+    OK(hsa_amd_memory_unlock(memory));
+    pair.attribute = HSA_AMD_SVM_ATTRIB_ACCESS_QUERY;
+    OK(hsa_amd_svm_attributes_get(memory + PAGE, PAGE, &pair, 1));
+    CHECK(pair.attribute == HSA_AMD_SVM_ATTRIB_AGENT_ACCESSIBLE);
+    report("access that the program gave itself is no lock's to take");
+}
+
 static void prefetches(void) {
     hsa_signal_t before, done;
     OK(hsa_signal_create(1, 0, NULL, &before));
@@ -198,6 +232,8 @@ int main(int count, char **arguments) {
     attributes();
     uses();
     prefetches();
+    if (count > 1)
+        locks();
     munmap(memory, PAGES * PAGE);
     if (count > 1) {
         // Of which AMD's runtime crashes.

@@ -27,6 +27,7 @@ use super::contents::Contents;
 use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::device::Device;
+use crate::context::device::svm::forget_unmapped;
 use crate::context::error::QueueError;
 use crate::context::queue::lost_agent;
 use crate::context::registry::Registry;
@@ -40,7 +41,11 @@ const PAGE: u64 = 4096;
 fn possible(registry: &Registry) -> Result<(), Unavailable> {
     let lent = registry.bos.iter().find(|(_, bo)| matches!(bo.state.kind, BoKind::Userptr { .. }));
     lent.map_or(Ok(()), |(bo, _)| Err(Unavailable::Userptr { bo }))?;
-    let range = registry.svm.iter().find(|(_, state)| state.users().next().is_some());
+    let mut shared = registry.svm.clone();
+    if let Err(error) = forget_unmapped(&mut shared) {
+        tracing::debug!(target: "checkpoint", %error, "memory that is shared no more may count");
+    }
+    let range = shared.iter().find(|(_, state)| state.users().next().is_some());
     range.map_or(Ok(()), |(addresses, _)| Err(Unavailable::Svm { address: addresses.start }))?;
     let shared = registry.bos.iter().find(|(_, bo)| bo.state.sharing.is_some());
     shared.map_or(Ok(()), |(bo, _)| Err(Unavailable::Shared { bo }))

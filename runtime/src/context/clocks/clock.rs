@@ -7,7 +7,7 @@
 
 use super::SYSTEM_FREQUENCY;
 
-/// Counts of an agent's counter in a second: of all since gfx9 but the oldest, for which it is measured.
+/// Counts of an agent's counter in a second where the driver does not say it, until it is measured.
 const USUAL_FREQUENCY: u64 = 100_000_000;
 /// Counts in a second that a measured frequency is rounded to.
 const GRAIN: u64 = 1_000_000;
@@ -58,7 +58,13 @@ impl Relation {
         scaled(self.anchor.counter, distance(self.anchor.system, time), self.frequency, SYSTEM_FREQUENCY)
     }
 
-    /// The relation after another reading.
+    /// The relation of the same frequency from another reading on.
+    fn moved(self, now: Reading) -> Self {
+        let is_old = now.system.saturating_sub(self.anchor.system) >= COMPARED_FOR;
+        if is_old { Self { anchor: now, ..self } } else { self }
+    }
+
+    /// The relation after another reading, by which the frequency is measured.
     fn after(self, now: Reading) -> Self {
         let Self { anchor, frequency } = self;
         let (Some(counts), Some(time)) =
@@ -93,15 +99,20 @@ struct Era {
     /// The system's clock less the driver's reading of it, nanoseconds.
     ahead: i64,
     relation: Relation,
+    /// Whether the frequency is no guess.
+    is_known: bool,
 }
 
 impl Era {
-    /// Whether a reading after a restore can be one of this era: an undone checkpoint's.
+    /// Whether a reading can be one of this era: without a restore in between, or after an undone checkpoint.
     fn goes_on(&self, now: Reading, ahead: i64) -> bool {
         let Relation { anchor, .. } = self.relation;
-        let Some(time) = now.system.checked_sub(anchor.system) else { return false };
+        let (Some(time), true) = (now.system.checked_sub(anchor.system), now.counter >= anchor.counter)
+        else {
+            return false;
+        };
         let off = self.relation.time(now.counter).abs_diff(now.system);
-        self.ahead.abs_diff(ahead) < UNSURE && off < UNSURE + time / DRIFT
+        self.ahead.abs_diff(ahead) < UNSURE && (!self.is_known || off < UNSURE + time / DRIFT)
     }
 
     /// The ticks, of which there are `frequency` in a second, when the counter says this.
@@ -138,39 +149,43 @@ impl Clock {
         self.frequency
     }
 
-    /// Takes a reading after so many restores, in which the system's clock is `ahead` of the driver's: a new era, if there was a restore
-    /// over which the clocks have jumped.
-    pub fn begin(&mut self, restores: u32, now: Reading, ahead: i64) {
+    /// Takes a reading after so many restores, in which the system's clock is `ahead` of the driver's: a new era, if the clocks have
+    /// jumped. Of what frequency the counter is, the driver may have `told`.
+    pub fn begin(&mut self, restores: u32, now: Reading, ahead: i64, told: Option<u64>) {
+        let told = told.filter(|frequency| *frequency > 0);
         let is_same = std::mem::replace(&mut self.restores, restores) == restores;
         let Some((era, earlier)) = self.eras.split_last_mut() else {
-            let relation = Relation { anchor: now, frequency: USUAL_FREQUENCY };
-            self.frequency = USUAL_FREQUENCY;
+            self.frequency = told.unwrap_or(USUAL_FREQUENCY);
+            let relation = Relation { anchor: now, frequency: self.frequency };
             // From its first count on, before which it cannot have been read.
-            self.eras.push(Era { restores, counter: 0, ticks: 0, ahead, relation });
+            let first = Era { restores, counter: 0, ticks: 0, ahead, relation, is_known: told.is_some() };
+            self.eras.push(first);
             self.latest = now.counter;
             return;
         };
-        let next = if is_same || era.goes_on(now, ahead) {
-            let compared = era.relation.after(now);
+        // A guess is no reason to take the clock of another machine for this one.
+        let next = if era.goes_on(now, ahead) && (is_same || era.is_known) {
+            let compared = match told {
+                Some(frequency) => Relation { frequency, ..era.relation.moved(now) },
+                None => era.relation.after(now),
+            };
+            let is_known =
+                era.is_known || told.is_some() || compared.anchor.system != era.relation.anchor.system;
             let is_other = compared.frequency != era.relation.frequency;
             if is_other && earlier.is_empty() {
                 self.frequency = compared.frequency;
             }
             if !is_other || earlier.is_empty() {
-                era.relation = compared;
+                (era.relation, era.is_known) = (compared, is_known);
                 self.latest = self.latest.max(era.ticks(now.counter, self.frequency));
                 return;
             }
-            Era {
-                counter: now.counter,
-                ticks: era.ticks(now.counter, self.frequency),
-                relation: compared,
-                ..*era
-            }
+            let ticks = era.ticks(now.counter, self.frequency);
+            Era { counter: now.counter, ticks, relation: compared, is_known, ..*era }
         } else {
             let ticks = era.ticks(era.relation.counter(now.system), self.frequency);
-            let relation = Relation { anchor: now, frequency: era.relation.frequency };
-            Era { restores, counter: now.counter, ticks, ahead, relation }
+            let relation = Relation { anchor: now, frequency: told.unwrap_or(era.relation.frequency) };
+            Era { restores, counter: now.counter, ticks, ahead, relation, is_known: told.is_some() }
         };
         let ticks = next.ticks.max(self.latest);
         self.latest = ticks;
@@ -220,6 +235,7 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = SYSTEM_FREQUENCY;
+    const TOLD: Option<u64> = Some(USUAL_FREQUENCY);
 
     fn counts(seconds: u64) -> u64 {
         seconds * USUAL_FREQUENCY
@@ -242,8 +258,8 @@ mod tests {
     fn numbers_at_the_ends_of_their_range_are_borne() {
         let mut clock = Clock::default();
         assert_eq!((clock.ticks(7, None, 0), clock.time(7), clock.reading(7, 8)), (7, 0, (7, 8)));
-        clock.begin(0, Reading { counter: u64::MAX, system: u64::MAX }, i64::MIN);
-        clock.begin(1, Reading::default(), i64::MAX);
+        clock.begin(0, Reading { counter: u64::MAX, system: u64::MAX }, i64::MIN, None);
+        clock.begin(1, Reading::default(), i64::MAX, None);
         assert_eq!(clock.reading(u64::MAX, u64::MAX), (u64::MAX, u64::MAX));
         for number in [0, 1, u64::MAX] {
             clock.time(clock.ticks(number, Some(0), number));
@@ -254,28 +270,59 @@ mod tests {
     #[test]
     fn other_frequency_is_measured_and_ticks_stay_what_the_counter_says() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: 0, system: 0 }, 0);
-        clock.begin(0, Reading { counter: 50_003_000, system: 2 * SECOND }, 0);
+        clock.begin(0, Reading { counter: 0, system: 0 }, 0, None);
+        clock.begin(0, Reading { counter: 50_003_000, system: 2 * SECOND }, 0, None);
         assert_eq!((clock.frequency(), clock.eras.len()), (25_000_000, 1));
         assert_eq!(clock.ticks(50_003_000, None, 2 * SECOND), 50_003_000);
         assert_eq!(clock.time(50_003_000), 2 * SECOND);
     }
 
     #[test]
+    fn frequency_that_the_driver_tells_is_not_measured() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: 1000, system: SECOND }, 0, Some(25_000_000));
+        assert_eq!((clock.frequency(), clock.time(1025)), (25_000_000, SECOND + 1000));
+        // A reading that was interrupted for long, and a restore onto the same GPU.
+        clock.begin(0, Reading { counter: 60_000_000, system: 3 * SECOND }, 0, Some(25_000_000));
+        assert_eq!(clock.frequency(), 25_000_000);
+        // Another one, with a faster counter: the ticks go on at the first frequency.
+        clock.begin(1, Reading { counter: 5, system: 4 * SECOND }, 0, Some(100_000_000));
+        let (before, _) = clock.reading(5, 4 * SECOND);
+        let (after, _) = clock.reading(100_000_005, 5 * SECOND);
+        assert_eq!(after - before, 25_000_000);
+    }
+
+    #[test]
+    fn counter_that_begins_again_begins_an_era() {
+        let mut clock = Clock::default();
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, Some(USUAL_FREQUENCY));
+        let (told, _) = clock.reading(counts(1001), 11 * SECOND);
+        // After a reset of the GPU, or the machine's sleep.
+        clock.begin(0, Reading { counter: counts(1), system: 13 * SECOND }, 0, Some(USUAL_FREQUENCY));
+        let (next, _) = clock.reading(counts(2), 14 * SECOND);
+        assert_eq!((clock.eras.len(), next - told), (2, counts(3)));
+    }
+
+    #[test]
     fn counts_of_earlier_eras_are_converted_as_they_were_then() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0);
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, TOLD);
         let time = |clock: &Clock, counter, now| clock.time(clock.ticks(counter, None, now));
         assert_eq!(time(&clock, counts(1002), 12 * SECOND), 12 * SECOND);
         // The same moment, as a lock that is undone sees it.
-        clock.begin(1, Reading { counter: counts(1003), system: 13 * SECOND }, 0);
+        clock.begin(1, Reading { counter: counts(1003), system: 13 * SECOND }, 0, TOLD);
         assert_eq!(clock.eras.len(), 1);
         // The process was away for a minute by the agent's counter, and for no time by its own clock.
-        clock.begin(2, Reading { counter: counts(1063), system: 13 * SECOND }, -60 * SECOND.cast_signed());
+        clock.begin(
+            2,
+            Reading { counter: counts(1063), system: 13 * SECOND },
+            -60 * SECOND.cast_signed(),
+            None,
+        );
         assert_eq!(time(&clock, counts(1002), 14 * SECOND), 12 * SECOND);
         assert_eq!(time(&clock, counts(1064), 14 * SECOND), 14 * SECOND);
         // On another machine, which was started later.
-        clock.begin(3, Reading { counter: counts(7), system: 15 * SECOND }, -60 * SECOND.cast_signed());
+        clock.begin(3, Reading { counter: counts(7), system: 15 * SECOND }, -60 * SECOND.cast_signed(), TOLD);
         assert_eq!(time(&clock, counts(1002), 16 * SECOND), 12 * SECOND);
         assert_eq!(time(&clock, counts(1064), 16 * SECOND), 14 * SECOND);
         assert_eq!(time(&clock, counts(8), 16 * SECOND), 16 * SECOND);
@@ -290,13 +337,13 @@ mod tests {
     #[test]
     fn ticks_go_on_over_restores_at_the_first_frequency() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0);
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, None);
         assert_eq!(clock.reading(counts(1001), 11 * SECOND), (counts(1001), 11 * SECOND));
         // To a machine whose counter is far behind, and another's is faster.
         let ahead = -100 * SECOND.cast_signed();
-        clock.begin(1, Reading { counter: counts(5), system: 12 * SECOND }, ahead);
+        clock.begin(1, Reading { counter: counts(5), system: 12 * SECOND }, ahead, None);
         assert_eq!(clock.reading(counts(6), 113 * SECOND), (counts(1003), 13 * SECOND));
-        clock.begin(1, Reading { counter: counts(9), system: 14 * SECOND }, ahead);
+        clock.begin(1, Reading { counter: counts(9), system: 14 * SECOND }, ahead, None);
         assert_eq!((clock.eras.len(), clock.frequency()), (3, USUAL_FREQUENCY));
         let (ticks, _) = clock.reading(counts(11), 115 * SECOND);
         // It counted 4 s' worth in 2 s: from the comparison on that is known, and the ticks told before stand.
@@ -307,10 +354,10 @@ mod tests {
     #[test]
     fn clock_never_goes_back() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0);
+        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, None);
         // A counter that is a little fast: it has told more than the next era begins with.
         let (told, _) = clock.reading(counts(1001) + 1_000, 11 * SECOND);
-        clock.begin(1, Reading { counter: 0, system: 11 * SECOND }, -SECOND.cast_signed());
+        clock.begin(1, Reading { counter: 0, system: 11 * SECOND }, -SECOND.cast_signed(), None);
         let (next, _) = clock.reading(0, 12 * SECOND);
         assert!(next >= told, "{next} {told}");
         // Two threads' readings in the other order.
@@ -321,18 +368,18 @@ mod tests {
     #[test]
     fn clock_that_drifts_or_has_another_frequency_has_not_jumped() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: 0, system: SECOND }, 0);
+        clock.begin(0, Reading { counter: 0, system: SECOND }, 0, None);
         // 25 MHz: a guess until it is measured.
-        clock.begin(0, Reading { counter: 1_250_000, system: SECOND + SECOND / 20 }, 0);
-        clock.begin(0, Reading { counter: 50_000_000, system: 3 * SECOND }, 0);
+        clock.begin(0, Reading { counter: 1_250_000, system: SECOND + SECOND / 20 }, 0, None);
+        clock.begin(0, Reading { counter: 50_000_000, system: 3 * SECOND }, 0, None);
         assert_eq!((clock.eras.len(), clock.frequency()), (1, 25_000_000));
         // Ten minutes later, at 20 parts in a million.
         let (ticks, time) = (600 * 25_000_000, 600 * SECOND + 12_000_000);
-        clock.begin(0, Reading { counter: 50_000_000 + ticks, system: 3 * SECOND + time }, 0);
+        clock.begin(0, Reading { counter: 50_000_000 + ticks, system: 3 * SECOND + time }, 0, None);
         assert_eq!(clock.eras.len(), 1);
         // A second on, by a minute of the agent's.
         let jumped = Reading { counter: 50_000_000 + ticks + 60 * 25_000_000, system: 4 * SECOND + time };
-        clock.begin(1, jumped, 0);
+        clock.begin(1, jumped, 0, None);
         assert_eq!(clock.eras.len(), 2);
     }
 
@@ -341,7 +388,12 @@ mod tests {
         let mut clock = Clock::default();
         for era in 0..2 * ERAS as u32 {
             let at = u64::from(era);
-            clock.begin(era, Reading { counter: at << 40, system: at * SECOND }, (at * SECOND).cast_signed());
+            clock.begin(
+                era,
+                Reading { counter: at << 40, system: at * SECOND },
+                (at * SECOND).cast_signed(),
+                None,
+            );
         }
         assert_eq!(clock.eras.len(), ERAS);
         // What is older than all that is remembered.

@@ -15,7 +15,8 @@ use kfd::ioctl::ClockCounters;
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 
-use self::clock::{Clock, Reading};
+pub use self::clock::Clock;
+use self::clock::Reading;
 use super::device::Device;
 use super::error::DeviceError;
 use super::registry::Registry;
@@ -95,7 +96,7 @@ impl Clocks {
     /// Compares an agent's clock with the system's.
     fn compare(&self, on: &Device, agent: AgentIndex, clock: &mut Clock) -> Result<(), DeviceError> {
         let (reading, ahead) = read(on, agent)?;
-        clock.begin(self.restores.load(Ordering::Relaxed), reading, ahead);
+        clock.begin(self.restores.load(Ordering::Relaxed), reading, ahead, on.counter_frequency(agent));
         Ok(())
     }
 
@@ -133,13 +134,14 @@ impl Clocks {
         self.compared(on, agent, |clock| clock.frequency())
     }
 
-    /// Ticks at the start and the end of the last packet of this agent that completed a signal.
-    pub fn timestamps(
+    /// Ticks at the start and the end of the last packet of this agent that completed a signal, as `then` has them of the clock.
+    pub fn timestamps<T>(
         &self,
         on: &Device,
         agent: AgentIndex,
         signal: &SignalLive,
-    ) -> Result<(u64, u64), DeviceError> {
+        then: impl Fn(&Clock, u64) -> T,
+    ) -> Result<(T, T), DeviceError> {
         let (start, end) = signal.raw_timestamps();
         let noted = *signal.stamps.lock();
         self.compared(on, agent, |clock| {
@@ -149,7 +151,7 @@ impl Clocks {
                 0 => 0,
                 _ => clock.ticks(counter, (counter == noted_one).then_some(noted.restores), now),
             };
-            (ticks(start, noted.start), ticks(end, noted.end))
+            (then(clock, ticks(start, noted.start)), then(clock, ticks(end, noted.end)))
         })
     }
 }

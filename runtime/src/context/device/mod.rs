@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use kfd::ioctl::{ClockCounters, MemoryPolicy};
 use kfd::transport::render_node_path;
-use kfd::{DoorbellSlice, Errno, File, GpuId, IoctlError, Kfd, Topology, Transport};
+use kfd::{DoorbellSlice, Errno, File, GpuId, IoctlError, Kfd, Render, Topology, Transport};
 use parking_lot::Mutex;
 use queues::words::count;
 
@@ -278,6 +278,12 @@ impl Device {
     /// [`DeviceError::Ioctl`].
     pub fn clocks(&self, agent: AgentIndex) -> Result<ClockCounters, DeviceError> {
         self.kfd.get_clock_counters(self.node(agent)?.gpu).map_err(ioctl("the clocks"))
+    }
+
+    /// Ticks of an agent's counter in a second, if the driver says it.
+    pub fn counter_frequency(&self, agent: AgentIndex) -> Option<u64> {
+        let render = Arc::clone(&self.node(agent).ok()?.render);
+        Render::new(render).counter_frequency().ok().flatten()
     }
 
     /// Gets everyone out of the device who sleeps in it and returns it alone. The gate must be closed and the event

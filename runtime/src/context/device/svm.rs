@@ -7,7 +7,6 @@ use kfd::{Errno, IoctlError, ioctl as of_kfd};
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
-use crate::context::registry::arena::PAGE;
 use crate::context::registry::state::AgentIndex;
 use crate::context::registry::svm::{SvmAttribute, SvmPlace, SvmRanges, SvmState, SvmUse};
 
@@ -108,14 +107,17 @@ impl Device {
     }
 
     /// Takes agents' access to all ranges away, and has the memory come to the host; what was set stays noted. What the program
-    /// has unmapped since, which the driver has forgotten, is forgotten.
+    /// has unmapped since is forgotten, as the driver has forgotten it.
     ///
     /// # Errors
-    /// [`DeviceError::Ioctl`]; [`Device::make_svm`] gives back what was taken.
+    /// [`DeviceError::Ioctl`]; [`Device::make_svm`] gives back what was taken. [`DeviceError::Maps`].
     pub fn end_svm(&self, ranges: &mut SvmRanges) -> Result<(), DeviceError> {
-        let all: Vec<(Range<u64>, SvmState)> =
-            ranges.iter().map(|(addresses, state)| (addresses, state.clone())).collect();
-        for (addresses, state) in all {
+        // Those of a restore that failed before it had made them are still to be made.
+        if !ranges.is_made() {
+            return Ok(());
+        }
+        forget_unmapped(ranges)?;
+        for (addresses, state) in all(ranges) {
             let users: Vec<(AgentIndex, SvmUse)> = state.users().collect();
             if users.is_empty() {
                 continue;
@@ -123,34 +125,59 @@ impl Device {
             let mut end: Vec<_> =
                 users.iter().map(|(agent, _)| SvmAttribute::Access(*agent, SvmUse::No)).collect();
             end.push(SvmAttribute::Prefetch(SvmPlace::Host));
-            let mut left = vec![addresses];
-            while let Some(part) = left.pop() {
-                match self.ask(&part) {
-                    Ok(answer)
-                        if users.iter().all(|(agent, how)| answer.uses.get(agent.at()) == Some(how)) =>
-                    {
-                        self.set_svm(&part, &end)?;
-                    }
-                    Err(error) if error.errno != Errno::EFAULT => {
-                        return Err(ioctl("a look at shared memory")(error));
-                    }
-                    // Some of it, or all, is not what it was.
-                    _ if part.end - part.start <= PAGE => ranges.forget(&part),
-                    _ => {
-                        let middle = part.start + (part.end - part.start) / PAGE / 2 * PAGE;
-                        left.extend([part.start..middle, middle..part.end]);
-                    }
+            match self.ask(&addresses) {
+                Ok(answer) if users.iter().all(|(agent, how)| answer.uses.get(agent.at()) == Some(how)) => {
+                    self.set_svm(&addresses, &end)?;
                 }
+                // Other memory is there now.
+                Ok(_) => ranges.forget(&addresses),
+                Err(error) if error.errno == Errno::EFAULT => ranges.forget(&addresses),
+                Err(error) => return Err(ioctl("a look at shared memory")(error)),
+            }
+        }
+        ranges.set_made(false);
+        Ok(())
+    }
+
+    /// Sets for all ranges what was set for them. What is not there any more is forgotten.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`], [`DeviceError::Maps`].
+    pub fn make_svm(&self, ranges: &mut SvmRanges) -> Result<(), DeviceError> {
+        forget_unmapped(ranges)?;
+        // From here on some may be in the driver.
+        ranges.set_made(true);
+        for (addresses, state) in all(ranges) {
+            match self.set_svm(&addresses, &state.attributes()) {
+                Err(DeviceError::Ioctl { source, .. }) if source.errno == Errno::EFAULT => {
+                    tracing::warn!(
+                        target: "svm", error = %source, address = addresses.start, bytes = addresses.end - addresses.start,
+                        "memory is not shared with agents any more: other memory is there"
+                    );
+                    ranges.forget(&addresses);
+                }
+                made => made?,
             }
         }
         Ok(())
     }
+}
 
-    /// Sets for all ranges what was set for them.
-    ///
-    /// # Errors
-    /// [`DeviceError::Ioctl`].
-    pub fn make_svm(&self, ranges: &SvmRanges) -> Result<(), DeviceError> {
-        ranges.iter().try_for_each(|(addresses, state)| self.set_svm(&addresses, &state.attributes()))
+fn all(ranges: &SvmRanges) -> Vec<(Range<u64>, SvmState)> {
+    ranges.iter().map(|(addresses, state)| (addresses, state.clone())).collect()
+}
+
+/// Forgets ranges of addresses at which the process has no memory.
+///
+/// # Errors
+/// [`DeviceError::Maps`].
+pub fn forget_unmapped(ranges: &mut SvmRanges) -> Result<(), DeviceError> {
+    if ranges.iter().next().is_none() {
+        return Ok(());
     }
+    let maps = kfd::maps::in_range(&(0..usize::MAX)).map_err(|errno| DeviceError::Maps { errno })?;
+    let mapped: Vec<Range<u64>> =
+        maps.into_iter().map(|vma| vma.range.start as u64..vma.range.end as u64).collect();
+    ranges.keep_only(&mapped);
+    Ok(())
 }

@@ -75,6 +75,12 @@ pub enum DeviceError {
         /// Why.
         errno: Errno,
     },
+    /// The process's own mappings could not be read.
+    #[error("Cannot read /proc/self/maps: {errno}")]
+    Maps {
+        /// Why.
+        errno: Errno,
+    },
     /// The topology has no GPU with the id an agent had.
     #[error("GPU {gpu} is not in the topology any more")]
     NoGpu {

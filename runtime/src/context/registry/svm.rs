@@ -113,34 +113,72 @@ pub struct SvmRangeFault(pub Range<u64>);
 
 /// All ranges: the first address of each, with the end and what was set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SvmRanges(BTreeMap<u64, (u64, SvmState)>);
+pub struct SvmRanges {
+    ranges: BTreeMap<u64, (u64, SvmState)>,
+    /// Whether the driver has them; not saved.
+    is_made: bool,
+}
 
 impl SvmRanges {
     /// All ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &SvmState)> {
-        self.0.iter().map(|(&start, (end, state))| (start..*end, state))
+        self.ranges.iter().map(|(&start, (end, state))| (start..*end, state))
     }
 
-    /// Whether an agent may use all of these addresses. (The driver does not count addresses for which nothing was set.)
-    pub fn lets(&self, agent: AgentIndex, addresses: &Range<u64>) -> bool {
-        let before =
-            self.0.range(..=addresses.start).next_back().map_or(addresses.start, |(&start, _)| start);
-        let mut at = addresses.start;
-        for (&start, (end, state)) in self.0.range(before..addresses.end) {
-            if start > at || !state.users().any(|(user, _)| user == agent) {
-                break;
+    /// Whether the driver has them.
+    pub fn is_made(&self) -> bool {
+        self.is_made
+    }
+
+    /// Notes whether the driver has them.
+    pub fn set_made(&mut self, is_made: bool) {
+        self.is_made = is_made;
+    }
+
+    /// Forgets addresses outside of these, which are in order: what the process has unmapped, the driver has forgotten.
+    pub fn keep_only(&mut self, mapped: &[Range<u64>]) {
+        let mut hole = 0;
+        for range in mapped.iter().cloned().chain(std::iter::once(u64::MAX..u64::MAX)) {
+            if hole < range.start && self.iter().any(|(held, _)| held.start < range.start && hole < held.end)
+            {
+                self.forget(&(hole..range.start));
             }
-            at = *end;
+            hole = hole.max(range.end);
         }
-        at >= addresses.end
+    }
+
+    /// How an agent may use each part of these addresses.
+    pub fn uses(&self, agent: AgentIndex, addresses: &Range<u64>) -> Vec<(Range<u64>, SvmUse)> {
+        let mut parts = Vec::new();
+        let mut at = addresses.start;
+        for (held, state) in
+            self.iter().filter(|(held, _)| held.start < addresses.end && addresses.start < held.end)
+        {
+            let (start, end) = (held.start.max(addresses.start), held.end.min(addresses.end));
+            if at < start {
+                parts.push((at..start, SvmUse::No));
+            }
+            let how = state.users().find(|(user, _)| *user == agent).map_or(SvmUse::No, |(_, how)| how);
+            parts.push((start..end, how));
+            at = end;
+        }
+        if at < addresses.end {
+            parts.push((at..addresses.end, SvmUse::No));
+        }
+        parts
+    }
+
+    /// Whether an agent may use all of these addresses.
+    pub fn lets(&self, agent: AgentIndex, addresses: &Range<u64>) -> bool {
+        self.uses(agent, addresses).iter().all(|(_, how)| *how != SvmUse::No)
     }
 
     /// Has a range begin at `at`, if one goes over it.
     fn cut(&mut self, at: u64) {
-        let before = self.0.range_mut(..at).next_back().filter(|(_, (end, _))| *end > at);
+        let before = self.ranges.range_mut(..at).next_back().filter(|(_, (end, _))| *end > at);
         if let Some((_, (end, state))) = before {
             let behind = (std::mem::replace(end, at), state.clone());
-            self.0.insert(at, behind);
+            self.ranges.insert(at, behind);
         }
     }
 
@@ -148,7 +186,7 @@ impl SvmRanges {
     pub fn forget(&mut self, addresses: &Range<u64>) {
         self.cut(addresses.start);
         self.cut(addresses.end);
-        self.0.retain(|start, _| !addresses.contains(start));
+        self.ranges.retain(|start, _| !addresses.contains(start));
     }
 
     /// Notes what was set for these addresses, whole pages.
@@ -156,15 +194,16 @@ impl SvmRanges {
         self.cut(addresses.start);
         self.cut(addresses.end);
         let inside: Vec<Range<u64>> =
-            self.0.range(addresses.clone()).map(|(&start, (end, _))| start..*end).collect();
+            self.ranges.range(addresses.clone()).map(|(&start, (end, _))| start..*end).collect();
         let mut gap = addresses.start;
         for range in inside.into_iter().chain(std::iter::once(addresses.end..addresses.end)) {
             if gap < range.start {
-                self.0.insert(gap, (range.start, SvmState::default()));
+                self.ranges.insert(gap, (range.start, SvmState::default()));
             }
             gap = range.end;
         }
-        for (_, (_, state)) in self.0.range_mut(addresses.clone()) {
+        self.is_made = true;
+        for (_, (_, state)) in self.ranges.range_mut(addresses.clone()) {
             attributes.iter().for_each(|attribute| state.change(*attribute));
         }
         self.merge();
@@ -173,13 +212,13 @@ impl SvmRanges {
     /// Makes one range of neighbours for which the same was set.
     fn merge(&mut self) {
         let mut merged: Vec<(u64, (u64, SvmState))> = Vec::new();
-        for (start, (end, state)) in std::mem::take(&mut self.0) {
+        for (start, (end, state)) in std::mem::take(&mut self.ranges) {
             match merged.last_mut() {
                 Some((_, (last, same))) if *last == start && *same == state => *last = end,
                 _ => merged.push((start, (end, state))),
             }
         }
-        self.0 = merged.into_iter().collect();
+        self.ranges = merged.into_iter().collect();
     }
 }
 
@@ -203,7 +242,7 @@ impl Persist for SvmRanges {
         }
         let entry =
             |range: &SvmRangeState| (range.addresses.start, (range.addresses.end, range.state.clone()));
-        Ok(SvmRanges(state.iter().map(entry).collect()))
+        Ok(SvmRanges { ranges: state.iter().map(entry).collect(), is_made: false })
     }
 }
 
@@ -241,6 +280,14 @@ mod tests {
         ranges.forget(&pages(1..4));
         assert_eq!(addresses(&ranges), [0..1, 4..8, 8..10]);
         assert!(!ranges.lets(AGENT, &pages(3..5)) && ranges.lets(AGENT, &pages(4..8)));
+        let uses: Vec<_> =
+            ranges.uses(AGENT, &pages(0..9)).into_iter().map(|(part, how)| (part.end / PAGE, how)).collect();
+        let wanted = [(1, SvmUse::No), (4, SvmUse::No), (8, SvmUse::Migrating), (9, SvmUse::No)];
+        assert_eq!(uses, wanted);
+        ranges.keep_only(&[pages(0..5), pages(5..6), pages(7..20)]);
+        assert_eq!(addresses(&ranges), [0..1, 4..6, 7..8, 8..10]);
+        ranges.keep_only(&[]);
+        assert_eq!(addresses(&ranges), [0..0; 0]);
     }
 
     #[test]
@@ -334,7 +381,7 @@ mod tests {
             let saved = ranges.save();
             let again = SvmRanges::restore((), &saved).unwrap();
             prop_assert_eq!(again.save(), saved);
-            prop_assert_eq!(again, ranges);
+            prop_assert_eq!(again.ranges, ranges.ranges);
         }
     }
 }
