@@ -38,7 +38,9 @@ pub fn check(options: &CheckOptions, installed: &Installed) -> Result<()> {
     cargo_with(&doc, installed, &[("RUSTDOCFLAGS", "-D warnings")])?;
     // As on the documentation's machine, which has no compiler for kernels.
     let without = ["check", "-p", "stasis", "--no-default-features", "--locked"];
-    cargo_with(&without, installed, &[("STASIS_CLANG", "/nonexistent/clang")])
+    cargo_with(&without, installed, &[("STASIS_CLANG", "/nonexistent/clang")])?;
+    // No part of the workspace: they are run seldom, and cease to build unseen.
+    cargo(&["check", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--locked"], installed)
 }
 
 /// Licences, sources and versions of dependencies, as `deny.toml` allows them. Advisories are not among them: their
