@@ -42,13 +42,12 @@ impl Profile {
         self.signals.get(names.len() - 1)
     }
 
-    /// What was spent, in ticks of `tick` each.
-    fn spent(&self, agent: &Agent, tick: Duration) -> Result<Vec<KernelTime>, AllocError> {
+    /// What was spent.
+    fn spent(&self, agent: &Agent) -> Result<Vec<KernelTime>, AllocError> {
         let mut spent: Vec<KernelTime> = Vec::new();
         for (name, signal) in self.names.borrow_mut().drain(..).zip(&self.signals) {
-            let (begin, end) = signal.timestamps(agent)?;
-            // CAST: a kernel's ticks are far below 2^53.
-            let time = tick.mul_f64(end.saturating_sub(begin) as f64 / TICKS);
+            let (begin, end) = signal.system_times(agent)?;
+            let time = Duration::from_nanos(end.saturating_sub(begin));
             match spent.iter_mut().find(|of| of.kernel == name) {
                 Some(of) => {
                     of.dispatches += 1;
@@ -61,15 +60,11 @@ impl Profile {
     }
 }
 
-/// Ticks whose time is measured at once, for a tick is shorter than a Duration can say exactly.
-const TICKS: f64 = 1e6;
-
 impl Engine {
     /// Embeds a batch with a time stamp at each kernel, which costs a little more than [`Embedder::embed`].
     ///
     /// # Errors
-    /// As for [`Embedder::embed`]; [`EngineError::Memory`] and [`EngineError::Clock`] inside of
-    /// [`EmbedError::Device`].
+    /// As for [`Embedder::embed`]; [`EngineError::Memory`] and [`EngineError::Clock`] inside of [`EmbedError::Device`].
     pub fn profile(
         &mut self,
         runtime: &Runtime,
@@ -78,26 +73,16 @@ impl Engine {
     ) -> Result<Vec<KernelTime>, EmbedError> {
         let tokens = sentences.iter().map(Sentence::tokens).sum();
         let device = |act| move |source| EmbedError::Device { act, tokens, source };
-        let clock = || {
-            agent.clocks().map_err(|why| device("reading its clock")(EngineError::Clock(why.into()).into()))
-        };
         let packets = 8 * (self.shape.layers.len() + 1);
         let profile = Profile::new(runtime, packets)
             .map_err(|source| EngineError::Memory { what: "signals", source })
             .map_err(|why| device("taking times")(why.into()))?;
         self.profile = Some(profile);
-        let before = clock()?;
         let mut out = Vec::new();
         let embedded = self.embed(sentences, &mut out);
-        let after = clock();
         let profile = self.profile.take();
         embedded?;
-        let after = after?;
-        // CAST: durations of a batch, far below 2^53.
-        let nanoseconds = after.system.saturating_sub(before.system) as f64;
-        let ticks = after.gpu.saturating_sub(before.gpu).max(1) as f64;
-        let tick = Duration::from_secs_f64(nanoseconds * 1e-9 * TICKS / ticks);
-        let spent = profile.map_or(Ok(Vec::new()), |profile| profile.spent(agent, tick));
-        spent.map_err(|why| device("taking times")(why.into()))
+        let spent = profile.map_or(Ok(Vec::new()), |profile| profile.spent(agent));
+        spent.map_err(|why| device("reading its clock")(EngineError::Clock(why.into()).into()))
     }
 }
