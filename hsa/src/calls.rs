@@ -90,6 +90,19 @@ unsafe extern "C" fn take_event(_event: *const hsa_amd_event_t, _data: *mut c_vo
     HSA_STATUS_SUCCESS
 }
 
+/// Begins a copy, and waits for the signal that it completes: freeing memory that a copy still uses is wrong by the program.
+fn wait_for(copy: impl FnOnce(hsa_signal_t) -> hsa_status_t) {
+    let mut done = hsa_signal_t { handle: 0 };
+    // SAFETY: a place of this function's, and handles may be anything.
+    unsafe {
+        hsa_signal_create(1, 0, null(), &raw mut done);
+        if copy(done) == HSA_STATUS_SUCCESS {
+            hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, LONG, HSA_WAIT_STATE_BLOCKED);
+        }
+        hsa_signal_destroy(done);
+    }
+}
+
 /// Pages of their own, for the life of the process.
 fn shared() -> *mut c_void {
     let (rights, flags) =
@@ -308,21 +321,9 @@ impl Program {
                 9 if self.is_known(inside) => drop(hsa_memory_copy(own, inside, fits)),
                 10 if self.is_known(inside) && self.is_known(memory) => {
                     let (agent, other) = (self.agent(bytes), self.agent(bytes));
-                    let mut done = hsa_signal_t { handle: 0 };
-                    hsa_signal_create(1, 0, null(), &raw mut done);
-                    let status =
-                        hsa_amd_memory_async_copy(inside, agent, memory, other, size, 0, null(), done);
-                    // Freeing memory that a copy still uses is wrong by the program.
-                    if status == HSA_STATUS_SUCCESS {
-                        hsa_signal_wait_scacquire(
-                            done,
-                            HSA_SIGNAL_CONDITION_LT,
-                            1,
-                            LONG,
-                            HSA_WAIT_STATE_BLOCKED,
-                        );
-                    }
-                    hsa_signal_destroy(done);
+                    wait_for(|done| {
+                        hsa_amd_memory_async_copy(inside, agent, memory, other, size, 0, null(), done)
+                    });
                 }
                 11 => drop(hsa_amd_memory_lock(own.byte_add(64), fits.max(1), null_mut(), 0, &raw mut made)),
                 12 => drop(hsa_amd_memory_unlock(own.byte_add(64))),
@@ -438,8 +439,7 @@ impl Program {
 
     /// Memory of the program's own that is shared, and what came last into the header.
     fn on_shared(&mut self, bytes: &mut Bytes<'_>) {
-        let agent = bytes.of(&self.agents, |handle| hsa_agent_t { handle });
-        let signal = self.signal(bytes);
+        let (agent, signal) = (self.agent(bytes), self.signal(bytes));
         let memory = bytes.of(&self.memory, |_| null_mut());
         let at = self.shared.wrapping_byte_add(usize::from(bytes.byte() % 16) * 1024);
         // Inside of the memory, or far beyond all that there is.
@@ -456,7 +456,7 @@ impl Program {
             type_: u16::from(bytes.byte() % 8),
             src: self.shared.expose_provenance() as u64,
             src_agent: agent,
-            dst_agent: bytes.of(&self.agents, |handle| hsa_agent_t { handle }).handle,
+            dst_agent: self.agent(bytes).handle,
             dst: memory.expose_provenance() as u64,
             size: (size % 4096) as u64,
             ..hsa_amd_memory_copy_op_t::default()
@@ -493,18 +493,10 @@ impl Program {
                 1 => drop(hsa_amd_svm_attributes_get(at, size, pairs.as_mut_ptr(), 2)),
                 2 => drop(hsa_amd_svm_prefetch_async(at, size, agent, 0, null(), signal)),
                 3 if memory.is_null() || self.is_known(memory) => {
-                    hsa_signal_create(1, 0, null(), &raw mut op.completion_signal);
-                    let done = op.completion_signal;
-                    if hsa_amd_memory_async_batch_copy(&raw const op, 1, 0, null()) == HSA_STATUS_SUCCESS {
-                        hsa_signal_wait_scacquire(
-                            done,
-                            HSA_SIGNAL_CONDITION_LT,
-                            1,
-                            LONG,
-                            HSA_WAIT_STATE_BLOCKED,
-                        );
-                    }
-                    hsa_signal_destroy(done);
+                    wait_for(|done| {
+                        op.completion_signal = done;
+                        hsa_amd_memory_async_batch_copy(&raw const op, 1, 0, null())
+                    });
                 }
                 4 => {
                     if hsa_amd_queue_create(agent, &raw mut desc, 1) == HSA_STATUS_SUCCESS {

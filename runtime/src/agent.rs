@@ -108,7 +108,7 @@ impl Agent {
         Ok(self.context.device_or_lost(&pass)?.available(self.info.index())?)
     }
 
-    fn with_clock<T>(
+    pub(crate) fn with_clock<T>(
         &self,
         then: impl FnOnce(&Clocks, &Device, AgentIndex) -> Result<T, DeviceError>,
     ) -> Result<T, AllocError> {

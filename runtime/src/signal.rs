@@ -153,10 +153,7 @@ impl Signal {
     /// # Errors
     /// [`AllocError::Device`], [`AllocError::Lost`].
     pub fn timestamps(&self, agent: &Agent) -> Result<(u64, u64), AllocError> {
-        let context = &self.0.context;
-        let pass = context.gate.enter()?;
-        let on = context.device_or_lost(&pass)?;
-        Ok(context.clocks.timestamps(on, agent.info.index(), &self.0.live, |_, ticks| ticks)?)
+        agent.with_clock(|clocks, on, agent| clocks.timestamps(on, agent, &self.0.live, |_, ticks| ticks))
     }
 
     /// The same as times of the system's clock, nanoseconds of CLOCK_BOOTTIME.
@@ -164,10 +161,7 @@ impl Signal {
     /// # Errors
     /// As for [`Signal::timestamps`].
     pub fn system_times(&self, agent: &Agent) -> Result<(u64, u64), AllocError> {
-        let context = &self.0.context;
-        let pass = context.gate.enter()?;
-        let on = context.device_or_lost(&pass)?;
-        Ok(context.clocks.timestamps(on, agent.info.index(), &self.0.live, Clock::time)?)
+        agent.with_clock(|clocks, on, agent| clocks.timestamps(on, agent, &self.0.live, Clock::time))
     }
 
     /// Waits until its value meets `condition` and returns the value; `None` waits for ever.

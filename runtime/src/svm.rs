@@ -7,13 +7,10 @@
 
 use std::ops::Range;
 
-use kfd::sys;
-
 use crate::agent::Agent;
-pub use crate::context::device::svm::SvmAnswer;
 use crate::context::error::{DeviceError, Lost};
 use crate::context::registry::arena::{PAGE, Window};
-pub use crate::context::registry::svm::{SvmAttribute, SvmPlace, SvmUse};
+pub use crate::context::registry::svm::{SvmAnswer, SvmAttribute, SvmPlace, SvmUse};
 use crate::runtime::Runtime;
 
 /// Flags of a range (`KFD_IOCTL_SVM_FLAG_*`).
@@ -75,7 +72,7 @@ impl Agent {
 
     /// As attributes of shared memory name it.
     pub fn svm_place(&self) -> SvmPlace {
-        SvmPlace::Agent(self.info.index())
+        SvmPlace::Gpu(self.info.index())
     }
 
     /// What lets it use shared memory.
@@ -137,6 +134,12 @@ impl Runtime {
         self.context().registry.lock().svm.uses(agent.info.index(), &pages)
     }
 
+    /// Whether an agent may use all of some pages, by what was set for them.
+    pub fn svm_lets(&self, agent: &Agent, address: u64, bytes: u64) -> bool {
+        let pages = address..address.saturating_add(bytes);
+        self.context().registry.lock().svm.lets(agent.info.index(), &pages)
+    }
+
     /// What is set for all of some pages for which something is; [`SvmAnswer::uses`] is by agent.
     ///
     /// # Errors
@@ -148,5 +151,3 @@ impl Runtime {
         Ok(context.device_or_lost(&pass)?.svm(&pages)?)
     }
 }
-
-const _: () = assert!(sys::KFD_IOCTL_SVM_LOCATION_SYSMEM == 0);

@@ -2,16 +2,15 @@
 //! Copies that are submitted together: each of one piece or of many, and to many places.
 #![allow(unsafe_code)]
 
-use super::engine::{Order, Piece, copy, mover, order, whole};
+use super::engine::{Order, Piece, Way, copy, mover, order, whole};
 use super::pointer_to;
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ARGUMENT, NOT_SUPPORTED, Outcome, export, slice};
 use crate::instance::{Instance, instance};
 
-/// What is copied between two agents.
-struct Entry {
-    to: hsa_agent_t,
-    from: hsa_agent_t,
+/// What is copied, and the GPU whose copy engine is to do it.
+struct Entry<'i> {
+    by: Option<(&'i stasis::Agent, Way)>,
     piece: Piece,
 }
 
@@ -32,7 +31,7 @@ unsafe fn list<'l, T>(word: u64, count: usize) -> Outcome<&'l [T]> {
 ///
 /// # Safety
 /// Lists have as many entries as the copy says.
-unsafe fn entries(op: &hsa_amd_memory_copy_op_t) -> Outcome<Vec<Entry>> {
+unsafe fn entries<'i>(instance: &'i Instance, op: &hsa_amd_memory_copy_op_t) -> Outcome<Vec<Entry<'i>>> {
     if op.version != copy_op::VERSION || op.type_ > copy_op::LAST || op.reserved != 0 {
         return Err(INVALID_ARGUMENT);
     }
@@ -47,7 +46,7 @@ unsafe fn entries(op: &hsa_amd_memory_copy_op_t) -> Outcome<Vec<Entry>> {
     let from = op.src_agent;
     let entry = |to, dst: u64, src: u64, size: u64| {
         let piece = whole(pointer_to(dst), pointer_to(src), queues::words::size(size))?;
-        Ok(Entry { to, from, piece })
+        Ok(Entry { by: mover(instance, to, from)?, piece })
     };
     if count == 0 {
         return Ok(vec![entry(hsa_agent_t { handle: op.dst_agent }, op.dst, op.src, op.size)?]);
@@ -66,11 +65,11 @@ unsafe fn entries(op: &hsa_amd_memory_copy_op_t) -> Outcome<Vec<Entry>> {
 ///
 /// # Safety
 /// As for [`entries`] and [`order`].
-unsafe fn checked(
-    instance: &Instance,
+unsafe fn checked<'i>(
+    instance: &'i Instance,
     ops: &[hsa_amd_memory_copy_op_t],
     (count, signals): (u32, *const hsa_signal_t),
-) -> Outcome<Vec<(Vec<Entry>, Order)>> {
+) -> Outcome<Vec<(Vec<Entry<'i>>, Order)>> {
     let done = ops.first().ok_or(INVALID_ARGUMENT)?.completion_signal;
     if ops.iter().any(|op| op.completion_signal.handle != done.handle) {
         return Err(INVALID_ARGUMENT);
@@ -79,10 +78,7 @@ unsafe fn checked(
     let order = unsafe { order(instance, count, signals, done) }?;
     let one = |op: &hsa_amd_memory_copy_op_t| {
         // SAFETY: by contract.
-        let mut entries = unsafe { entries(op) }?;
-        for Entry { to, from, .. } in &entries {
-            mover(instance, *to, *from)?;
-        }
+        let mut entries = unsafe { entries(instance, op) }?;
         entries.retain(|entry| entry.piece.bytes > 0);
         Ok((entries, order.clone()))
     };
@@ -106,15 +102,12 @@ export! {
         // SAFETY: as above.
         let all = unsafe { checked(instance, ops, (num_dep_signals, dep_signals)) }?;
         for (entries, order) in all {
-            let movers = entries.iter().map(|Entry { to, from, .. }| mover(instance, *to, *from));
-            let movers = movers.collect::<Outcome<Vec<_>>>()?;
-            let first = movers.first().copied().flatten();
+            let place = |by: Option<(&stasis::Agent, Way)>| by.map(|(agent, way)| (agent.index(), way));
+            let first = entries.first().and_then(|entry| entry.by);
             // One engine tells the end of all; where several would have to, a thread copies.
-            let is_one = movers.iter().flatten().all(|(agent, way)| {
-                first.is_some_and(|(same, as_well)| (agent.index(), *way) == (same.index(), as_well))
-            });
+            let is_one = entries.iter().all(|entry| place(entry.by) == place(first));
             let pieces: Vec<Piece> = entries.iter().map(|entry| entry.piece).collect();
-            copy(instance, first.filter(|_| is_one && movers.iter().all(Option::is_some)), &pieces, order)?;
+            copy(instance, first.filter(|_| is_one), &pieces, order)?;
         }
         Ok(())
     }

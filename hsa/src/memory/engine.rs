@@ -231,14 +231,29 @@ pub unsafe fn order(
     signals: *const hsa_signal_t,
     done: hsa_signal_t,
 ) -> Outcome<Order> {
+    // SAFETY: by contract.
+    let after = unsafe { signals_of(instance, count, signals) }?;
+    Ok(Order { after, done: instance.signals.get(done.handle).ok_or(INVALID_SIGNAL)? })
+}
+
+/// The signals of a list.
+///
+/// # Errors
+/// As for [`order`].
+///
+/// # Safety
+/// The list is null or has that many handles.
+pub unsafe fn signals_of(
+    instance: &Instance,
+    count: u32,
+    signals: *const hsa_signal_t,
+) -> Outcome<Vec<Signal>> {
     if signals.is_null() != (count == 0) {
         return Err(INVALID_ARGUMENT);
     }
     // SAFETY: by contract.
     let signals = unsafe { slice(signals, count as usize) }?;
-    let signal = |signal: &hsa_signal_t| instance.signals.get(signal.handle).ok_or(INVALID_SIGNAL);
-    let after = signals.iter().map(signal).collect::<Outcome<Vec<_>>>()?;
-    Ok(Order { after, done: signal(&done)? })
+    signals.iter().map(|signal| instance.signals.get(signal.handle).ok_or(INVALID_SIGNAL)).collect()
 }
 
 /// The GPU that is to move bytes between two agents; `None` if both are processors of the host.
@@ -349,25 +364,35 @@ fn chunks(words: &[u32]) -> Vec<&[u32]> {
     parts
 }
 
+/// Calls `then` once all these signals are 0, in a thread of this name.
+pub fn behind(
+    instance: &'static Instance,
+    name: &str,
+    after: Vec<Signal>,
+    then: impl FnOnce() + Send + 'static,
+) -> Outcome {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        for signal in after {
+            wait_any(instance, &[(signal, Condition::Equal(0))], None, WaitMode::Auto);
+        }
+        then();
+    });
+    spawned.map(drop).map_err(|_| OUT_OF_RESOURCES)
+}
+
 /// Waits for the signals of an order, and completes it after `work`, or says that it has failed; in a thread.
 fn in_thread(
     instance: &'static Instance,
-    order: Order,
+    Order { after, done }: Order,
     work: impl FnOnce() -> Outcome + Send + 'static,
 ) -> Outcome {
-    let spawned = std::thread::Builder::new().name("stasis-hsa-copy".to_owned()).spawn(move || {
-        for signal in &order.after {
-            wait_any(instance, &[(signal.clone(), Condition::Equal(0))], None, WaitMode::Auto);
+    behind(instance, "stasis-hsa-copy", after, move || match work() {
+        Ok(()) => instance.signals.complete(&done),
+        Err(status) => {
+            tracing::warn!(target: "hsa", %status, "a copy by a thread failed");
+            instance.signals.fail(&done);
         }
-        match work() {
-            Ok(()) => instance.signals.complete(&order.done),
-            Err(status) => {
-                tracing::warn!(target: "hsa", %status, "a copy by a thread failed");
-                instance.signals.fail(&order.done);
-            }
-        }
-    });
-    spawned.map(drop).map_err(|_| OUT_OF_RESOURCES)
+    })
 }
 
 /// Copies by a GPU's copy engine, behind the signals of an order; by a thread without one, and where it does not reach.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use stasis::svm::{SvmAttribute, SvmUse};
 
-use super::{Block, Given, Locked, PAGE, address_of, agents_of, pointer_to, status_of, svm};
+use super::{Block, Given, Locked, PAGE, address_of, agents_of, pointer_to, status_of, svm, whole_pages};
 use crate::abi::declared::*;
 use crate::abi::{INVALID_ALLOCATION, INVALID_ARGUMENT, Out, Outcome, export, slice};
 use crate::instance::{Instance, instance};
@@ -22,8 +22,7 @@ fn lock(instance: &Instance, address: u64, bytes: u64, agents: &[&stasis::Agent]
         let is_inside = bytes <= block.bytes() - offset;
         return if is_inside { Ok(address) } else { Err(INVALID_ALLOCATION) };
     }
-    let end = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE));
-    let (start, end) = (address & !(PAGE - 1), end.ok_or(INVALID_ARGUMENT)?);
+    let Range { start, end } = whole_pages(address, bytes)?;
     let mut locks = instance.memory.locks.lock();
     let all: Vec<_> = instance.agents.gpus().collect();
     let agents = if agents.is_empty() { &all } else { agents };

@@ -329,6 +329,15 @@ pub fn address_of<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
+/// Whole pages that hold some bytes.
+///
+/// # Errors
+/// [`INVALID_ARGUMENT`] for bytes beyond the end of all addresses.
+fn whole_pages(address: u64, bytes: u64) -> Outcome<Range<u64>> {
+    let end = address.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE));
+    Ok(address & !(PAGE - 1)..end.ok_or(INVALID_ARGUMENT)?)
+}
+
 /// The agents of a list.
 pub fn agents_of<'i>(instance: &'i Instance, agents: &[hsa_agent_t]) -> Outcome<Vec<&'i stasis::Agent>> {
     let devices = agents.iter().map(|agent| instance.agents.get(*agent)).collect::<Outcome<Vec<_>>>()?;

@@ -85,10 +85,7 @@ fn accessible(instance: &Instance, address: u64) -> Vec<hsa_agent_t> {
     let Some((block, _)) = instance.memory.reach(address, 1) else { return Vec::new() };
     let Some(info) = instance.runtime.pointer_info(block.base()) else {
         // The program's own memory that is shared where it is.
-        let can = |gpu: &&stasis::Agent| {
-            let uses = instance.runtime.svm_uses(gpu, block.base(), block.bytes());
-            uses.iter().all(|(_, how)| *how != stasis::svm::SvmUse::No)
-        };
+        let can = |gpu: &&stasis::Agent| instance.runtime.svm_lets(gpu, block.base(), block.bytes());
         let gpus = instance.agents.gpus().filter(can);
         return gpus.map(|gpu| instance.agents.handle_of_gpu(gpu.index())).collect();
     };

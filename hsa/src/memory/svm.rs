@@ -4,21 +4,19 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use stasis::svm::{SvmAnswer, SvmAttribute, SvmError, SvmPlace, SvmUse, flags};
-use stasis::{Condition, WaitMode};
 
-use super::address_of;
+use super::engine::{behind, signals_of};
+use super::{address_of, whole_pages};
 use crate::abi::declared::*;
 use crate::abi::{
-    ERROR, INVALID_AGENT, INVALID_ARGUMENT, INVALID_SIGNAL, NOT_SUPPORTED, OUT_OF_RESOURCES, Outcome, Status,
-    export, slice,
+    ERROR, INVALID_AGENT, INVALID_ARGUMENT, INVALID_SIGNAL, NOT_SUPPORTED, Outcome, Status, export, slice,
 };
 use crate::instance::{Instance, instance};
 use crate::signals::Signal;
-use crate::signals::wait::wait_any;
 
-const PAGE: u64 = 4096;
 /// The most pages that move together, as a power of two; more is as much, as in AMD's runtime.
 const MOST_GRANULARITY: u64 = 18;
 const INCOMPATIBLE_ARGUMENTS: Status = Status(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
@@ -36,12 +34,10 @@ pub fn refused(error: SvmError) -> Status {
     }
 }
 
-/// Whole pages that hold some bytes.
+/// Whole pages that hold some bytes, for an address and a length.
 fn pages(address: *const c_void, size: usize) -> Outcome<(u64, u64)> {
-    let start = address_of(address) & !(PAGE - 1);
-    let end = address_of(address).checked_add(size as u64).and_then(|end| end.checked_next_multiple_of(PAGE));
-    let bytes = end.ok_or(INVALID_ARGUMENT)? - start;
-    if start == 0 || bytes == 0 { Err(INVALID_ARGUMENT) } else { Ok((start, bytes)) }
+    let Range { start, end } = whole_pages(address_of(address), size as u64)?;
+    if start == 0 || start == end { Err(INVALID_ARGUMENT) } else { Ok((start, end - start)) }
 }
 
 /// An agent as a place for memory; none is anywhere.
@@ -58,7 +54,7 @@ fn handle_of(instance: &Instance, place: SvmPlace) -> u64 {
     match place {
         SvmPlace::Undefined => 0,
         SvmPlace::Host => instance.agents.host().handle,
-        SvmPlace::Agent(agent) => instance.agents.handle_of_gpu(agent.at()).handle,
+        SvmPlace::Gpu(agent) => instance.agents.handle_of_gpu(agent.at()).handle,
     }
 }
 
@@ -175,13 +171,7 @@ fn prefetch(
         go();
         return Ok(());
     }
-    let spawned = std::thread::Builder::new().name("stasis-hsa-prefetch".to_owned()).spawn(move || {
-        for signal in after {
-            wait_any(instance, &[(signal, Condition::Equal(0))], None, WaitMode::Auto);
-        }
-        go();
-    });
-    spawned.map(drop).map_err(|_| OUT_OF_RESOURCES)
+    behind(instance, "stasis-hsa-prefetch", after, go)
 }
 
 export! {
@@ -236,16 +226,11 @@ export! {
         if to == SvmPlace::Undefined {
             return Err(INVALID_AGENT);
         }
-        if dep_signals.is_null() != (num_dep_signals == 0) {
-            return Err(INVALID_ARGUMENT);
-        }
         // SAFETY: the caller's, by the header.
-        let after = unsafe { slice(dep_signals, num_dep_signals as usize) }?;
-        let signal = |signal: &hsa_signal_t| instance.signals.get(signal.handle).ok_or(INVALID_SIGNAL);
-        let after = after.iter().map(signal).collect::<Outcome<Vec<_>>>()?;
+        let after = unsafe { signals_of(instance, num_dep_signals, dep_signals) }?;
         let done = match completion_signal.handle {
             0 => None,
-            _ => Some(signal(&completion_signal)?),
+            handle => Some(instance.signals.get(handle).ok_or(INVALID_SIGNAL)?),
         };
         let pages = pages(ptr, size)?;
         // Refused at once, and not by a thread.

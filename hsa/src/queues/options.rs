@@ -79,7 +79,10 @@ fn create_one(
         if desc.priority != HSA_AMD_QUEUE_PRIORITY_NORMAL {
             hardware.set_priority(priority_of(desc.priority)?).map_err(status_of)?;
         }
-        match if units.is_empty() { Ok(()) } else { choose_units(&queue, units) } {
+        if units.is_empty() {
+            return Ok(());
+        }
+        match choose_units(&queue, units) {
             // Units that are disabled stay so; the queue is there.
             Err(Status(HSA_STATUS_CU_MASK_REDUCED)) => Ok(()),
             chosen => chosen,

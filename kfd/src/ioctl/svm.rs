@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared virtual memory: plain memory of the process that GPUs access at the process's own addresses (`kfd_svm.c`).
 
+use serde::{Deserialize, Serialize};
+
 use super::call::Issue;
 use super::error::IoctlError;
 use super::file::Kfd;
 use crate::GpuId;
 use crate::sys;
 
-/// Where the memory of a range is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SvmPlace {
+/// Where the memory of a range is to be; `G` names GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SvmPlace<G> {
     /// None was chosen.
     Undefined,
     /// In the host's memory.
     Host,
     /// In this GPU's memory.
-    Gpu(GpuId),
+    Gpu(G),
 }
 
 /// How a GPU may use a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SvmUse {
     /// Not at all.
     No,
@@ -29,15 +31,15 @@ pub enum SvmUse {
     Migrating,
 }
 
-/// What is set for a range.
+/// Something that is set for a range; `G` names GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SvmAttribute {
+pub enum SvmAttribute<G> {
     /// Where its memory is best.
-    Preferred(SvmPlace),
+    Preferred(SvmPlace<G>),
     /// Where its memory goes now.
-    Prefetch(SvmPlace),
+    Prefetch(SvmPlace<G>),
     /// How a GPU may use it.
-    Access(GpuId, SvmUse),
+    Access(G, SvmUse),
     /// `KFD_IOCTL_SVM_FLAG_*` to be set.
     SetFlags(u32),
     /// `KFD_IOCTL_SVM_FLAG_*` to be cleared.
@@ -46,13 +48,13 @@ pub enum SvmAttribute {
     Granularity(u32),
 }
 
-/// What is set for all of a range.
+/// What is set for all of a range; `G` names GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SvmAnswer {
+pub struct SvmAnswer<G> {
     /// Where its memory is best; undefined if parts differ.
-    pub preferred: SvmPlace,
+    pub preferred: SvmPlace<G>,
     /// Where its memory went last; undefined if parts differ.
-    pub prefetch: SvmPlace,
+    pub prefetch: SvmPlace<G>,
     /// Flags that are set everywhere.
     pub set: u32,
     /// Flags that are set nowhere.
@@ -63,7 +65,38 @@ pub struct SvmAnswer {
     pub uses: Vec<SvmUse>,
 }
 
-impl SvmPlace {
+impl<G> SvmPlace<G> {
+    /// The same place with the GPU by another name.
+    ///
+    /// # Errors
+    /// Those of `name`.
+    pub fn try_map<H, E>(self, name: impl FnOnce(G) -> Result<H, E>) -> Result<SvmPlace<H>, E> {
+        Ok(match self {
+            SvmPlace::Undefined => SvmPlace::Undefined,
+            SvmPlace::Host => SvmPlace::Host,
+            SvmPlace::Gpu(gpu) => SvmPlace::Gpu(name(gpu)?),
+        })
+    }
+}
+
+impl<G> SvmAttribute<G> {
+    /// The same attribute with the GPU by another name.
+    ///
+    /// # Errors
+    /// Those of `name`.
+    pub fn try_map<H, E>(self, name: impl FnOnce(G) -> Result<H, E>) -> Result<SvmAttribute<H>, E> {
+        Ok(match self {
+            Self::Preferred(place) => SvmAttribute::Preferred(place.try_map(name)?),
+            Self::Prefetch(place) => SvmAttribute::Prefetch(place.try_map(name)?),
+            Self::Access(gpu, how) => SvmAttribute::Access(name(gpu)?, how),
+            Self::SetFlags(flags) => SvmAttribute::SetFlags(flags),
+            Self::ClearFlags(flags) => SvmAttribute::ClearFlags(flags),
+            Self::Granularity(pages) => SvmAttribute::Granularity(pages),
+        })
+    }
+}
+
+impl SvmPlace<GpuId> {
     fn code(self) -> u32 {
         match self {
             SvmPlace::Undefined => sys::KFD_IOCTL_SVM_LOCATION_UNDEFINED,
@@ -81,7 +114,7 @@ impl SvmPlace {
     }
 }
 
-impl SvmAttribute {
+impl SvmAttribute<GpuId> {
     fn code(self) -> sys::kfd_ioctl_svm_attribute {
         let (type_, value) = match self {
             Self::Preferred(place) => (sys::KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, place.code()),
@@ -102,7 +135,12 @@ impl Kfd {
     ///
     /// # Errors
     /// [`IoctlError`]: EPERM from a kernel without HSA_AMD_SVM, EFAULT where nothing is mapped, EADDRINUSE where a buffer is.
-    pub fn svm_set(&self, start: u64, bytes: u64, attributes: &[SvmAttribute]) -> Result<(), IoctlError> {
+    pub fn svm_set(
+        &self,
+        start: u64,
+        bytes: u64,
+        attributes: &[SvmAttribute<GpuId>],
+    ) -> Result<(), IoctlError> {
         let mut codes: Vec<_> = attributes.iter().map(|attribute| attribute.code()).collect();
         let op = sys::KFD_IOCTL_SVM_OP_SET_ATTR;
         self.call_svm(sys::kfd_ioctl_svm_args { start_addr: start, size: bytes, op, nattr: 0 }, &mut codes)
@@ -112,7 +150,7 @@ impl Kfd {
     ///
     /// # Errors
     /// As for [`Kfd::svm_set`].
-    pub fn svm_get(&self, start: u64, bytes: u64, gpus: &[GpuId]) -> Result<SvmAnswer, IoctlError> {
+    pub fn svm_get(&self, start: u64, bytes: u64, gpus: &[GpuId]) -> Result<SvmAnswer<GpuId>, IoctlError> {
         let ask = |type_| sys::kfd_ioctl_svm_attribute { type_, value: 0 };
         let mut codes = vec![
             ask(sys::KFD_IOCTL_SVM_ATTR_PREFERRED_LOC),

@@ -13,6 +13,7 @@
 #include <hsa/hsa_ext_image.h>
 
 #include "cases.h"
+#include "machine.h"
 
 enum { BYTES = 10000, PLACES = 3, XNACK_DISABLED = 48, NOT_SUPPORTED = 47 };
 
@@ -56,26 +57,7 @@ hsa_status_t hsa_ext_image_create_v2(hsa_agent_t, const void *, const void *, ui
 hsa_status_t hsa_ext_image_destroy_v2(hsa_agent_t, uint64_t);
 hsa_status_t hsa_ext_sampler_create_v2(hsa_agent_t, const void *, uint64_t *);
 
-static hsa_agent_t cpu, gpu;
-static hsa_amd_memory_pool_t vram;
 static unsigned char *device[PLACES], host[BYTES], back[BYTES];
-
-static hsa_status_t find_agent(hsa_agent_t agent, void *data) {
-    (void)data;
-    hsa_device_type_t type;
-    hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type);
-    *(type == HSA_DEVICE_TYPE_GPU ? &gpu : &cpu) = agent;
-    return HSA_STATUS_SUCCESS;
-}
-
-static hsa_status_t find_pool(hsa_amd_memory_pool_t pool, void *data) {
-    hsa_amd_segment_t segment;
-    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment);
-    if (segment == HSA_AMD_SEGMENT_GLOBAL && vram.handle == 0)
-        vram = pool;
-    (void)data;
-    return HSA_STATUS_SUCCESS;
-}
 
 static uint64_t address(const void *at) { return (uint64_t)(uintptr_t)at; }
 
@@ -257,8 +239,7 @@ static void refusals(void) {
 
 int main(void) {
     OK(hsa_init());
-    OK(hsa_iterate_agents(find_agent, NULL));
-    OK(hsa_amd_agent_iterate_memory_pools(gpu, find_pool, NULL));
+    find_machine();
     for (unsigned place = 0; place < PLACES; place++)
         OK(hsa_amd_memory_pool_allocate(vram, BYTES, 0, (void **)&device[place]));
     copies();

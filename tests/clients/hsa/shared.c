@@ -12,29 +12,11 @@
 #include <hsa/hsa_ext_amd.h>
 
 #include "cases.h"
+#include "machine.h"
 
 enum { PAGE = 4096, PAGES = 16 };
 
-static hsa_agent_t cpu, gpu;
-static hsa_amd_memory_pool_t vram;
 static char *memory;
-
-static hsa_status_t find_agent(hsa_agent_t agent, void *data) {
-    (void)data;
-    hsa_device_type_t type;
-    hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type);
-    *(type == HSA_DEVICE_TYPE_GPU ? &gpu : &cpu) = agent;
-    return HSA_STATUS_SUCCESS;
-}
-
-static hsa_status_t find_pool(hsa_amd_memory_pool_t pool, void *data) {
-    hsa_amd_segment_t segment;
-    hsa_amd_memory_pool_get_info(pool, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment);
-    if (segment == HSA_AMD_SEGMENT_GLOBAL && vram.handle == 0)
-        vram = pool;
-    (void)data;
-    return HSA_STATUS_SUCCESS;
-}
 
 static hsa_status_t set_at(void *at, size_t size, uint64_t attribute, uint64_t value) {
     hsa_amd_svm_attribute_pair_t pair = {attribute, value};
@@ -220,8 +202,7 @@ static void prefetches(void) {
 int main(int count, char **arguments) {
     (void)arguments;
     OK(hsa_init());
-    OK(hsa_iterate_agents(find_agent, NULL));
-    OK(hsa_amd_agent_iterate_memory_pools(gpu, find_pool, NULL));
+    find_machine();
     bool supported = false, by_default = true;
     OK(hsa_system_get_info(HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED, &supported));
     OK(hsa_system_get_info(HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT, &by_default));

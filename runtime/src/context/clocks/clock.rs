@@ -58,14 +58,8 @@ impl Relation {
         scaled(self.anchor.counter, distance(self.anchor.system, time), self.frequency, SYSTEM_FREQUENCY)
     }
 
-    /// The relation of the same frequency from another reading on.
-    fn moved(self, now: Reading) -> Self {
-        let is_old = now.system.saturating_sub(self.anchor.system) >= COMPARED_FOR;
-        if is_old { Self { anchor: now, ..self } } else { self }
-    }
-
-    /// The relation after another reading, by which the frequency is measured.
-    fn after(self, now: Reading) -> Self {
+    /// The relation after another reading, of the frequency that the driver `told` or that the two readings tell.
+    fn after(self, now: Reading, told: Option<u64>) -> Self {
         let Self { anchor, frequency } = self;
         let (Some(counts), Some(time)) =
             (now.counter.checked_sub(anchor.counter), now.system.checked_sub(anchor.system))
@@ -73,9 +67,9 @@ impl Relation {
             return self;
         };
         if time < COMPARED_FOR {
-            return self;
+            return Self { anchor, frequency: told.unwrap_or(frequency) };
         }
-        Self { anchor: now, frequency: measured(counts, time).unwrap_or(frequency) }
+        Self { anchor: now, frequency: told.or_else(|| measured(counts, time)).unwrap_or(frequency) }
     }
 }
 
@@ -165,10 +159,7 @@ impl Clock {
         };
         // A guess is no reason to take the clock of another machine for this one.
         let next = if era.goes_on(now, ahead) && (is_same || era.is_known) {
-            let compared = match told {
-                Some(frequency) => Relation { frequency, ..era.relation.moved(now) },
-                None => era.relation.after(now),
-            };
+            let compared = era.relation.after(now, told);
             let is_known =
                 era.is_known || told.is_some() || compared.anchor.system != era.relation.anchor.system;
             let is_other = compared.frequency != era.relation.frequency;
@@ -250,7 +241,7 @@ mod tests {
         assert_eq!(relation.time(0), 5 * SECOND - 10_000);
         assert_eq!(relation.counter(5 * SECOND - 1_000), 900);
         // A reading that was interrupted changes nothing soon after.
-        let soon = relation.after(Reading { counter: 2_000, system: 5 * SECOND + 900_000 });
+        let soon = relation.after(Reading { counter: 2_000, system: 5 * SECOND + 900_000 }, None);
         assert_eq!(soon.time(1_100), relation.time(1_100));
     }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kfd::ioctl::ClockCounters;
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
+use queues::words::count;
 
 pub use self::clock::Clock;
 use self::clock::Reading;
@@ -86,7 +87,7 @@ impl Clocks {
 
     fn compare_all(&self, on: &Device) {
         for (agent, clock) in self.agents.iter().enumerate() {
-            if let Err(error) = self.compare(on, AgentIndex::of(agent), &mut clock.lock()) {
+            if let Err(error) = self.compare(on, AgentIndex(count(agent)), &mut clock.lock()) {
                 // Of a device that is lost there is nothing to compare.
                 tracing::debug!(target: "clocks", agent, %error, "a clock was not read");
             }

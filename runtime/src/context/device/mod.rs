@@ -18,8 +18,8 @@ mod vm;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use kfd::ioctl::{ClockCounters, MemoryPolicy};
@@ -53,6 +53,8 @@ pub struct DeviceNode {
     pub info: Arc<AgentInfo>,
     /// Whether the driver has its trap handler.
     trap_handler: AtomicBool,
+    /// Ticks of its counter in a second, once the driver has said it.
+    counter_frequency: OnceLock<u64>,
 }
 
 impl DeviceNode {
@@ -188,6 +190,7 @@ impl Device {
                 scratch_aperture_hi: high(aperture.map(|a| a.scratch_base)),
                 info: Arc::clone(info),
                 trap_handler: AtomicBool::new(false),
+                counter_frequency: OnceLock::new(),
             });
         }
         let doorbells = Mutex::new(vec![None; nodes.len()]);
@@ -282,8 +285,12 @@ impl Device {
 
     /// Ticks of an agent's counter in a second, if the driver says it.
     pub fn counter_frequency(&self, agent: AgentIndex) -> Option<u64> {
-        let render = Arc::clone(&self.node(agent).ok()?.render);
-        Render::new(render).counter_frequency().ok().flatten()
+        let node = self.node(agent).ok()?;
+        if let Some(told) = node.counter_frequency.get() {
+            return Some(*told);
+        }
+        let told = Render::new(Arc::clone(&node.render)).counter_frequency().ok().flatten()?;
+        Some(*node.counter_frequency.get_or_init(|| told))
     }
 
     /// Gets everyone out of the device who sleeps in it and returns it alone. The gate must be closed and the event

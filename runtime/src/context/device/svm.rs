@@ -3,74 +3,16 @@
 
 use std::ops::Range;
 
-use kfd::{Errno, IoctlError, ioctl as of_kfd};
+use kfd::{Errno, GpuId, IoctlError};
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
 use crate::context::registry::state::AgentIndex;
-use crate::context::registry::svm::{SvmAttribute, SvmPlace, SvmRanges, SvmState, SvmUse};
-
-/// What is set for all of a range.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SvmAnswer {
-    /// Where its memory is best; undefined if parts differ.
-    pub preferred: SvmPlace,
-    /// Where its memory went last; undefined if parts differ.
-    pub prefetch: SvmPlace,
-    /// Flags that are set everywhere.
-    pub set: u32,
-    /// Flags that are set nowhere.
-    pub clear: u32,
-    /// The smallest granularity.
-    pub granularity: u32,
-    /// How each agent may use it.
-    pub uses: Vec<SvmUse>,
-}
-
-const fn access(access: SvmUse) -> of_kfd::SvmUse {
-    match access {
-        SvmUse::No => of_kfd::SvmUse::No,
-        SvmUse::InPlace => of_kfd::SvmUse::InPlace,
-        SvmUse::Migrating => of_kfd::SvmUse::Migrating,
-    }
-}
-
-const fn access_of(access: of_kfd::SvmUse) -> SvmUse {
-    match access {
-        of_kfd::SvmUse::No => SvmUse::No,
-        of_kfd::SvmUse::InPlace => SvmUse::InPlace,
-        of_kfd::SvmUse::Migrating => SvmUse::Migrating,
-    }
-}
+use crate::context::registry::svm::{SvmAnswer, SvmAttribute, SvmPlace, SvmRanges, SvmState, SvmUse};
 
 impl Device {
-    fn place(&self, place: SvmPlace) -> Result<of_kfd::SvmPlace, DeviceError> {
-        Ok(match place {
-            SvmPlace::Undefined => of_kfd::SvmPlace::Undefined,
-            SvmPlace::Host => of_kfd::SvmPlace::Host,
-            SvmPlace::Agent(agent) => of_kfd::SvmPlace::Gpu(self.node(agent)?.gpu),
-        })
-    }
-
-    fn place_of(&self, place: of_kfd::SvmPlace) -> SvmPlace {
-        match place {
-            of_kfd::SvmPlace::Undefined => SvmPlace::Undefined,
-            of_kfd::SvmPlace::Host => SvmPlace::Host,
-            of_kfd::SvmPlace::Gpu(gpu) => self.agent_of(gpu).map_or(SvmPlace::Undefined, SvmPlace::Agent),
-        }
-    }
-
-    fn attribute(&self, attribute: SvmAttribute) -> Result<of_kfd::SvmAttribute, DeviceError> {
-        Ok(match attribute {
-            SvmAttribute::Preferred(place) => of_kfd::SvmAttribute::Preferred(self.place(place)?),
-            SvmAttribute::Prefetch(place) => of_kfd::SvmAttribute::Prefetch(self.place(place)?),
-            SvmAttribute::Access(agent, how) => {
-                of_kfd::SvmAttribute::Access(self.node(agent)?.gpu, access(how))
-            }
-            SvmAttribute::SetFlags(flags) => of_kfd::SvmAttribute::SetFlags(flags),
-            SvmAttribute::ClearFlags(flags) => of_kfd::SvmAttribute::ClearFlags(flags),
-            SvmAttribute::Granularity(pages) => of_kfd::SvmAttribute::Granularity(pages),
-        })
+    fn place_of(&self, place: kfd::ioctl::SvmPlace<GpuId>) -> SvmPlace {
+        place.try_map(|gpu| self.agent_of(gpu).ok_or(())).unwrap_or(SvmPlace::Undefined)
     }
 
     /// Sets attributes of whole pages.
@@ -78,8 +20,9 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Ioctl`].
     pub fn set_svm(&self, addresses: &Range<u64>, attributes: &[SvmAttribute]) -> Result<(), DeviceError> {
-        let attributes = attributes.iter().map(|attribute| self.attribute(*attribute));
-        let attributes = attributes.collect::<Result<Vec<_>, _>>()?;
+        let attributes =
+            attributes.iter().map(|attribute| attribute.try_map(|agent| Ok(self.node(agent)?.gpu)));
+        let attributes = attributes.collect::<Result<Vec<_>, DeviceError>>()?;
         let bytes = addresses.end.saturating_sub(addresses.start);
         self.kfd.svm_set(addresses.start, bytes, &attributes).map_err(ioctl("attributes of shared memory"))
     }
@@ -102,7 +45,7 @@ impl Device {
             set: answer.set,
             clear: answer.clear,
             granularity: answer.granularity,
-            uses: answer.uses.into_iter().map(access_of).collect(),
+            uses: answer.uses,
         })
     }
 

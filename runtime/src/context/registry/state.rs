@@ -21,11 +21,6 @@ use crate::context::registry::wire::RegistryWire;
 pub struct AgentIndex(pub u32);
 
 impl AgentIndex {
-    /// Of a position among the agents, of which there are fewer than 2^32.
-    pub fn of(position: usize) -> Self {
-        AgentIndex(u32::try_from(position).unwrap_or(u32::MAX))
-    }
-
     /// As an index into slices.
     pub const fn at(self) -> usize {
         self.0 as usize

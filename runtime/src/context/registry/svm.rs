@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use kfd::ioctl;
+pub use kfd::ioctl::SvmUse;
 use serde::{Deserialize, Serialize};
 
 use super::arena::PAGE;
@@ -14,43 +16,11 @@ use super::persist::Persist;
 use super::state::AgentIndex;
 
 /// Where the memory of a range is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SvmPlace {
-    /// None was chosen.
-    Undefined,
-    /// In the host's memory.
-    Host,
-    /// In this agent's memory.
-    Agent(AgentIndex),
-}
-
-/// How an agent may use a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SvmUse {
-    /// Not at all.
-    No,
-    /// Wherever the memory is.
-    InPlace,
-    /// The memory may come to the agent.
-    Migrating,
-}
-
+pub type SvmPlace = ioctl::SvmPlace<AgentIndex>;
 /// Something that is set for a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SvmAttribute {
-    /// Where its memory is best.
-    Preferred(SvmPlace),
-    /// Where its memory goes now.
-    Prefetch(SvmPlace),
-    /// How an agent may use it.
-    Access(AgentIndex, SvmUse),
-    /// `KFD_IOCTL_SVM_FLAG_*` to be set.
-    SetFlags(u32),
-    /// `KFD_IOCTL_SVM_FLAG_*` to be cleared.
-    ClearFlags(u32),
-    /// Pages that move together, as a power of two.
-    Granularity(u32),
-}
+pub type SvmAttribute = ioctl::SvmAttribute<AgentIndex>;
+/// What is set for all of a range; how each agent may use it, in the agents' order.
+pub type SvmAnswer = ioctl::SvmAnswer<AgentIndex>;
 
 /// All that was set for a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,7 +266,7 @@ mod tests {
         let all = [
             SvmAttribute::SetFlags(0b110),
             SvmAttribute::ClearFlags(0b011),
-            SvmAttribute::Prefetch(SvmPlace::Agent(AGENT)),
+            SvmAttribute::Prefetch(SvmPlace::Gpu(AGENT)),
             SvmAttribute::Preferred(SvmPlace::Host),
             SvmAttribute::Access(AGENT, SvmUse::Migrating),
             SvmAttribute::Access(AgentIndex(0), SvmUse::No),
@@ -309,7 +279,7 @@ mod tests {
             SvmAttribute::ClearFlags(0b011),
             SvmAttribute::Access(AgentIndex(0), SvmUse::No),
             SvmAttribute::Access(AGENT, SvmUse::Migrating),
-            SvmAttribute::Prefetch(SvmPlace::Agent(AGENT)),
+            SvmAttribute::Prefetch(SvmPlace::Gpu(AGENT)),
         ];
         assert_eq!(state.attributes(), wanted);
         assert_eq!(state.users().collect::<Vec<_>>(), [(AGENT, SvmUse::Migrating)]);
@@ -334,7 +304,7 @@ mod tests {
         let place = prop_oneof![
             Just(SvmPlace::Undefined),
             Just(SvmPlace::Host),
-            (0..2u32).prop_map(|agent| SvmPlace::Agent(AgentIndex(agent)))
+            (0..2u32).prop_map(|agent| SvmPlace::Gpu(AgentIndex(agent)))
         ];
         let access = prop_oneof![Just(SvmUse::No), Just(SvmUse::InPlace), Just(SvmUse::Migrating)];
         prop_oneof![
