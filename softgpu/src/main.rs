@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use softgpu::server::{Records, ServeOptions, TreeOptions, execute, install_log, serve, write_tree};
+use softgpu::server::{
+    Records, ServeOptions, TreeOptions, execute, execute_when_wanted, install_log, serve, write_tree,
+};
 
 /// The software GPU.
 #[derive(Debug, Parser)]
@@ -61,8 +63,8 @@ enum Command {
     /// Executes for one client; started by `serve` with its end of a socket pair as stdin.
     #[command(hide = true)]
     Executor {
-        /// The client
-        client: i32,
+        /// The client; without it, one that the other end of stdin will tell
+        client: Option<i32>,
         /// How often it has executed itself again
         #[arg(long, default_value_t = 0)]
         tries: u32,
@@ -81,7 +83,8 @@ fn main() -> anyhow::Result<()> {
         Command::Tree { devices, directory } => write_tree(&TreeOptions { devices, directory })
             .context("softgpud cannot write the files of its machine"),
         Command::Executor { client, tries } => {
-            execute(client, tries).context("softgpud's executor cannot go on")
+            let executed = client.map_or_else(execute_when_wanted, |client| execute(client, tries));
+            executed.context("softgpud's executor cannot go on")
         }
     }
 }

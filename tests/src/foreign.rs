@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::clients::{hip_program, on_device, own_directory, surround};
 use crate::python::{source, tinygrad};
-use crate::worker::{is_alive, kill, parent, succeeded, wait_until};
+use crate::worker::{has_client, is_alive, kill, parent, succeeded, wait_until};
 use crate::{criu, detached, program};
 
 /// TIMEOUT: how long a program may take for anything on a busy machine, its kernels included.
@@ -369,7 +369,9 @@ impl Program {
     #[must_use]
     pub fn executors(&self) -> Vec<i32> {
         let devices = self.devices();
-        devices.iter().copied().filter(|pid| parent(*pid).is_some_and(|of| devices.contains(&of))).collect()
+        let is_executor =
+            |pid: &i32| parent(*pid).is_some_and(|of| devices.contains(&of)) && has_client(*pid);
+        devices.iter().copied().filter(is_executor).collect()
     }
 }
 

@@ -324,10 +324,16 @@ pub fn devices(instance: &str) -> Vec<i32> {
     let brokers: Vec<i32> = pids.iter().copied().filter(serves).collect();
     let is_executor = |pid: &i32| {
         let parent = stat(*pid).and_then(|fields| fields.get(1)?.parse::<i32>().ok());
-        parent.is_some_and(|parent| brokers.contains(&parent))
+        parent.is_some_and(|parent| brokers.contains(&parent)) && has_client(*pid)
     };
     let executors = pids.iter().copied().filter(is_executor);
     executors.chain(brokers.iter().copied()).collect()
+}
+
+/// Whether an executor has a client: its broker may have one ready for a client to come.
+#[must_use]
+pub fn has_client(executor: i32) -> bool {
+    fs::read_to_string(format!("/proc/{executor}/comm")).is_ok_and(|name| name.starts_with("client "))
 }
 
 /// Pids of the keepers of a process's render files: known by their name, and by the pidfd that they have of it.

@@ -15,7 +15,7 @@ use std::io;
 pub use self::properties::{
     Cache, HEAP_TYPE_FB_PRIVATE, HEAP_TYPE_FB_PUBLIC, HEAP_TYPE_SYSTEM, Link, MemBank, NodeProperties,
 };
-pub use self::source::{DirSource, SysfsSource};
+pub use self::source::{DirSource, MemorySource, SysfsSource};
 use crate::ids::{GpuId, NodeId};
 
 /// How often a topology that changes under the reader is read again.
@@ -130,6 +130,13 @@ impl Topology {
     /// # Errors
     /// [`TopologyError`]. If a file vanishes because the topology changes, the topology is read again.
     pub fn read(source: &dyn SysfsSource) -> Result<Self, TopologyError> {
+        let whole = source
+            .whole()
+            .map_err(|source| TopologyError::Read { file: "files, all at once".to_owned(), source })?;
+        let source: &dyn SysfsSource = match &whole {
+            Some(whole) => whole,
+            None => source,
+        };
         let mut before = generation(source)?;
         let mut attempts = 0;
         loop {
@@ -249,11 +256,9 @@ fn records<T>(
         }
         outcome => outcome?,
     };
-    let files: Vec<_> =
-        numbers.into_iter().map(|number| format!("{directory}/{number}/properties")).collect();
-    let one = |(file, text): (&String, io::Result<String>)| match text {
-        Ok(text) => parse(file, &text),
-        Err(source) => Err(TopologyError::Read { file: file.clone(), source }),
+    let one = |number| {
+        let file = format!("{directory}/{number}/properties");
+        parse(&file, &read(source, &file)?)
     };
-    files.iter().zip(source.read_each(&files)).map(one).collect()
+    numbers.into_iter().map(one).collect()
 }

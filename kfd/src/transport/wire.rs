@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::linux::{self, Message};
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// Most bytes of an encoded message. Both sides raise their socket buffers to this size.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -41,9 +41,6 @@ pub const APERTURE_FILE: &str = "softgpud/aperture";
 
 /// Most descriptors with one message. [`Request::MoreFds`] fetches further descriptors of a reply.
 pub const MAX_FDS: usize = 32;
-
-/// Most topology files that one request names.
-pub const MAX_SYSFS_FILES: usize = 1024;
 
 /// Most bytes of client memory in a message. Such a message fits the socket buffers that a user may have without
 /// privilege (`net.core.wmem_default`, 208 KiB doubled).
@@ -138,15 +135,10 @@ pub enum Request {
         /// Path relative to the topology's root.
         path: String,
     },
-    /// Reads several topology files, at most [`MAX_SYSFS_FILES`]; answered by [`Reply::SysfsFiles`].
-    ReadSysfsFiles {
-        /// Paths relative to the topology's root.
-        paths: Vec<String>,
-    },
-    /// Lists a topology directory; answered by [`Reply::List`].
-    ListSysfs {
-        /// Path relative to the topology's root.
-        path: String,
+    /// Reads all topology files; answered by [`Reply::Topology`].
+    ReadTopology {
+        /// Files and directories to leave out, in the order of the replies: those that the client has.
+        skipped: u32,
     },
 }
 
@@ -277,11 +269,14 @@ pub enum Reply {
     PagesAreGone,
     /// To [`Request::ReadSysfs`]: the text or an errno.
     Sysfs(Result<String, i32>),
-    /// To [`Request::ReadSysfsFiles`]: the text or an errno of each file, in the order of the request. The reply has at
-    /// least one file, and as many as fit; the client asks again for the others.
-    SysfsFiles(Vec<Result<String, i32>>),
-    /// To [`Request::ListSysfs`]: the names or an errno.
-    List(Result<Vec<String>, i32>),
+    /// To [`Request::ReadTopology`].
+    Topology {
+        /// Each path with the file's text, or without one for a directory that may be empty. At least one unless there is no other,
+        /// and as many as fit a message.
+        entries: Vec<(String, Option<String>)>,
+        /// Whether the client must ask again for the others.
+        more: bool,
+    },
     /// To any request: the request itself failed.
     Error {
         /// Positive errno.

@@ -41,6 +41,8 @@ const GRACE: Duration = Duration::from_millis(200);
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
+/// How long no client must have come before an executor is started for the next one: what the last one does at first needs the CPUs.
+const QUIET: Duration = Duration::from_millis(20);
 /// What goes to an executor with a connection. Any byte would do, but a message must not be empty.
 const CONNECTION: u8 = 1;
 
@@ -74,12 +76,27 @@ struct Executor {
     slot: usize,
 }
 
+/// A process that will be an executor.
+#[derive(Debug)]
+struct Started {
+    control: OwnedFd,
+    child: Child,
+    /// Readable when the child has ended.
+    exit: OwnedFd,
+}
+
 #[derive(Debug)]
 struct Broker {
     devices: Devices,
     listener: OwnedFd,
     ledger: Ledger,
     executors: Vec<Executor>,
+    /// One whose client has not come yet: starting a process takes a third of what a client waits for.
+    ready: Option<Started>,
+    /// When to start that one, if ever.
+    ready_at: Option<Instant>,
+    /// Whether one client came. Where a second comes, a third is likely.
+    had_client: bool,
     /// When to end if there is no executor.
     deadline: Instant,
     /// How long to stay after the last executor.
@@ -141,6 +158,10 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         listener,
         ledger,
         executors: Vec::new(),
+        ready: None,
+        // `stasis run`: a client is being started.
+        ready_at: options.while_stdin.then(Instant::now),
+        had_client: false,
         deadline,
         grace,
         kept: kept.into_iter().collect(),
@@ -193,6 +214,7 @@ impl Broker {
             self.bury_the_dead();
             self.take_orders();
             let accepted = self.accept_all();
+            self.make_ready();
             let before = self.kept.len();
             self.kept.retain(|kept| !peer::is_readable(kept.as_fd()));
             if self.kept.len() < before {
@@ -212,9 +234,12 @@ impl Broker {
             self.executors.iter().map(|executor| PollFd::new(executor.exit.as_fd(), PollFlags::POLLIN)),
         );
         fds.extend(self.kept.iter().map(|kept| PollFd::new(kept.as_fd(), PollFlags::POLLIN)));
+        fds.extend(self.ready.iter().map(|ready| PollFd::new(ready.exit.as_fd(), PollFlags::POLLIN)));
         fds.extend(self.orders.iter().flat_map(Orders::polled));
-        let left = self.deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        match linux::poll(&mut fds, (!self.is_kept()).then_some(left)) {
+        let end = (!self.is_kept()).then_some(self.deadline);
+        let next = self.ready_at.into_iter().chain(end).min();
+        let left = next.map(|next| next.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+        match linux::poll(&mut fds, left) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(ServeError::System { what: "poll", errno }),
         }
@@ -270,6 +295,22 @@ impl Broker {
         Ok(())
     }
 
+    /// Starts an executor for a client that has not come yet, when it is time.
+    fn make_ready(&mut self) {
+        if self.ready_at.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.ready_at = None;
+        if self.ready.is_some() {
+            return;
+        }
+        match start(None) {
+            Ok(started) => self.ready = Some(started),
+            // The next client has one started, or hears why not.
+            Err(error) => tracing::warn!(target: "server", %error, "no executor is ready"),
+        }
+    }
+
     /// Reaps executors that have ended and gives their share of the device back.
     fn bury_the_dead(&mut self) {
         let ledger = &self.ledger;
@@ -284,6 +325,7 @@ impl Broker {
                 false
             }
         });
+        self.ready.take_if(|ready| !matches!(ready.child.try_wait(), Ok(None)));
         if before > 0 && self.executors.is_empty() {
             self.deadline = Instant::now() + self.grace;
         }
@@ -358,10 +400,7 @@ impl Broker {
         Ok(self.executors.len() - 1)
     }
 
-    fn start(&self, client: Peer, restored: bool) -> Result<Executor, ServeError> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
-            .map_err(ServeError::system("socketpair"))?;
+    fn start(&mut self, client: Peer, restored: bool) -> Result<Executor, ServeError> {
         // CAST: a pid is positive.
         let slot =
             self.ledger.claim(client.pid.as_raw().cast_unsigned()).map_err(ServeError::Ledger)?.index();
@@ -372,49 +411,82 @@ impl Broker {
             control: self.controlled.then(|| executor_socket(&self.socket, client.pid.as_raw())),
             restored,
         };
-        let executor = self.spawn(client, ours, theirs, &seed);
+        let executor = self.give(client, &seed);
         if executor.is_err()
             && let Err(error) = self.ledger.clear(slot)
         {
             tracing::error!(target: "server", %error, slot, "slot not cleared");
         }
+        if std::mem::replace(&mut self.had_client, true) {
+            self.ready_at = Some(Instant::now() + QUIET);
+        }
         executor
     }
 
-    fn spawn(
-        &self,
-        client: Peer,
-        control: OwnedFd,
-        theirs: OwnedFd,
-        seed: &Seed,
-    ) -> Result<Executor, ServeError> {
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("softgpud")
-            .arg("executor")
-            .arg(client.pid.to_string())
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(ServeError::Spawn)?;
-        let slot = seed.slot;
+    /// Gives a client to the executor that is ready, or to a new one.
+    fn give(&mut self, client: Peer, seed: &Seed) -> Result<Executor, ServeError> {
         let fds = [client.pidfd.as_fd(), self.ledger.as_fd()];
-        let sent = wire::send(control.as_fd(), seed, &fds).map_err(ServeError::Control).and_then(|()| {
-            linux::set_nonblocking(&control, true).map_err(ServeError::system("fcntl(F_SETFL)"))?;
-            pidfd_of(&child).map_err(ServeError::system("pidfd_open"))
+        let give = |started: &Started| {
+            let sent = wire::send(started.control.as_fd(), seed, &fds).map_err(ServeError::Control);
+            sent.and_then(|()| {
+                linux::set_nonblocking(&started.control, true).map_err(ServeError::system("fcntl(F_SETFL)"))
+            })
+        };
+        let ready = self.ready.take().filter(|ready| {
+            let named = wire::send(ready.control.as_fd(), &client.pid.as_raw(), &[]);
+            // One that was killed: a new one takes its place.
+            named.map_err(ServeError::Control).and_then(|()| give(ready)).is_ok()
         });
-        match sent {
-            Ok(exit) => {
-                tracing::info!(target: "server", client = %client.pid, executor = child.id(), slot, "executor started");
-                Ok(Executor { client, control, child, exit, slot })
+        let started = match ready {
+            Some(ready) => ready,
+            None => {
+                let started = start(Some(client.pid))?;
+                if let Err(error) = give(&started) {
+                    started.end();
+                    return Err(error);
+                }
+                started
             }
-            Err(error) => {
-                // The child was just started; it also ends by itself when its control socket closes.
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(error)
-            }
+        };
+        let Started { control, child, exit } = started;
+        let slot = seed.slot;
+        tracing::info!(target: "server", client = %client.pid, executor = child.id(), slot, "executor started");
+        Ok(Executor { client, control, child, exit, slot })
+    }
+}
+
+/// Starts an executor: for this client, or for one that it will be told.
+fn start(client: Option<Pid>) -> Result<Started, ServeError> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (control, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
+        .map_err(ServeError::system("socketpair"))?;
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("softgpud")
+        .arg("executor")
+        .args(client.map(|client| client.to_string()))
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(ServeError::Spawn)?;
+    match pidfd_of(&child) {
+        Ok(exit) => Ok(Started { control, child, exit }),
+        Err(errno) => {
+            end(&mut child);
+            Err(ServeError::System { what: "pidfd_open", errno })
         }
     }
+}
+
+impl Started {
+    fn end(mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// Ends a process that was just started; it also ends by itself when its control socket closes.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn pidfd_of(child: &Child) -> Result<OwnedFd, Errno> {

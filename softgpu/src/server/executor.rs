@@ -7,6 +7,7 @@
 //!
 //! INVARIANT: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,6 +34,19 @@ use crate::driver::Ledger;
 /// Connections that one client may have at a time.
 const MAX_CHANNELS: usize = 1024;
 
+/// Runs an executor whose client has not come yet: the broker, at the other end of stdin, says which process it is.
+///
+/// # Errors
+/// As [`execute`]. That the broker ends before a client comes is none.
+pub fn execute_when_wanted() -> Result<(), ServeError> {
+    let client = wire::receive::<i32>(std::io::stdin().as_fd(), &mut ReceiveBuffer::new());
+    match client {
+        Ok(client) => execute(client.message, 0),
+        Err(WireError::Closed) => Ok(()),
+        Err(error) => Err(ServeError::Control(error)),
+    }
+}
+
 /// Runs an executor to the end of its client, the process `client`. The broker is at the other end of stdin. `tries` says how
 /// often it has executed itself again for the sake of its addresses.
 ///
@@ -40,6 +54,7 @@ const MAX_CHANNELS: usize = 1024;
 /// [`ServeError`] when the broker's first message or the device it describes is invalid.
 pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
     layout::settle(Pid::from_raw(client), tries)?;
+    tell_name(client);
     let control = linux::duplicate(std::io::stdin()).map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
     sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
     window::check()?;
@@ -89,6 +104,16 @@ pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
     // The other thread ends the process when the client is gone.
     loop {
         std::thread::park();
+    }
+}
+
+/// Has `ps` and `/proc/PID/comm` say whose executor this is: it may have been started before its client.
+fn tell_name(client: i32) {
+    // At most 14 bytes, of the 15 that there is room for.
+    if let Some(name) = CString::new(format!("client {client}")).ok()
+        && let Err(errno) = nix::sys::prctl::set_name(&name)
+    {
+        tracing::debug!(target: "server", %errno, "the process has no name");
     }
 }
 

@@ -16,7 +16,7 @@ use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
 use kfd::transport::control::ExecutorAnswer;
 use kfd::transport::gate::{GATE_NAME, Gate};
 use kfd::transport::wire::{
-    APERTURE_FILE, ENGINE_FILE, LostPages, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request,
+    APERTURE_FILE, ENGINE_FILE, LostPages, MAX_INLINE_BYTES, PROTOCOL, Reply, Request,
 };
 use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
@@ -36,6 +36,9 @@ use crate::journal::{Journal, Summary};
 use crate::names;
 use crate::persist::{Memories, Memory};
 use crate::sysfs::SysfsTree;
+
+/// Most bytes that a message has of a topology file beside its path and text.
+const ENTRY_BYTES: usize = 16;
 
 /// A reply and the descriptors beside it.
 #[derive(Debug)]
@@ -294,10 +297,7 @@ impl Host {
             Request::ReadSysfs { path } => {
                 Reply::Sysfs(self.topology.read_file(&path).map_err(to_raw)).into()
             }
-            Request::ReadSysfsFiles { paths } => Reply::SysfsFiles(self.read_files(&paths)).into(),
-            Request::ListSysfs { path } => {
-                Reply::List(self.topology.list_directory(&path).map_err(to_raw)).into()
-            }
+            Request::ReadTopology { skipped } => self.read_topology(skipped).into(),
             Request::Ioctl { file, cmd, arg, segments, shared, fd_places, pages } => {
                 let Some(file) = self.file(file) else { return failed_ioctl(Errno::EBADF) };
                 if arg.len() != ioc_size(cmd) {
@@ -355,19 +355,18 @@ impl Host {
         }
     }
 
-    /// The texts of the first of these files, as many as fit a message, and at least one if there are any.
-    fn read_files(&self, paths: &[String]) -> Vec<Result<String, i32>> {
+    /// As many files as fit a message, and at least one if there are any.
+    fn read_topology(&self, skipped: u32) -> Reply {
         let mut bytes = 0;
-        let mut texts = Vec::new();
-        for path in paths.iter().take(MAX_SYSFS_FILES) {
-            let text = self.topology.read_file(path).map_err(to_raw);
-            bytes += text.as_ref().map_or(0, String::len);
-            if bytes > MAX_INLINE_BYTES && !texts.is_empty() {
-                break;
+        let mut entries = Vec::new();
+        for (path, text) in self.topology.entries_from(usize::try_from(skipped).unwrap_or(usize::MAX)) {
+            bytes += path.len() + text.map_or(0, str::len) + ENTRY_BYTES;
+            if bytes > MAX_INLINE_BYTES && !entries.is_empty() {
+                return Reply::Topology { entries, more: true };
             }
-            texts.push(text);
+            entries.push((path.to_owned(), text.map(str::to_owned)));
         }
-        texts
+        Reply::Topology { entries, more: false }
     }
 
     fn file(&self, id: u64) -> Option<OpenFile> {

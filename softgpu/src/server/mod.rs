@@ -30,7 +30,7 @@ mod window;
 
 pub use broker::{ServeOptions, serve};
 pub use error::ServeError;
-pub use executor::{Records, execute};
+pub use executor::{Records, execute, execute_when_wanted};
 pub use log::{LOG_FILE_VARIABLE, LOG_VARIABLE, install as install_log};
 pub use settings::SettingError;
 pub use tree::{TreeOptions, write_tree};

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The topology directory as files in memory, in KFD's exact text and key order (`kfd_topology.c:node_show`).
 //!
-//! INVARIANT: a directory exists when a file lies in it, and every node has its four lists, empty or not, as kobjects
-//! are made for them; paths are relative, without leading slash.
+//! INVARIANT: every node has its four lists, empty or not, as kobjects are made for them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use kfd::topology::SysfsSource;
+use kfd::topology::{MemorySource, SysfsSource};
 use nix::errno::Errno;
 
 use super::caches;
@@ -26,7 +24,7 @@ pub(super) const VENDOR_AMD: u32 = 4098;
 /// All files of the topology.
 #[derive(Clone, Debug)]
 pub struct SysfsTree {
-    files: BTreeMap<String, String>,
+    files: MemorySource,
 }
 
 impl SysfsTree {
@@ -37,7 +35,7 @@ impl SysfsTree {
 
     /// The topology of a machine on a described host.
     pub fn with_host(machine: &Machine, host: &Host) -> Self {
-        let mut tree = Self { files: BTreeMap::new() };
+        let mut tree = Self { files: MemorySource::default() };
         let (gpus, links) = (machine.gpus(), Links::of(machine));
         // 1 after the CPU nodes, then one more for each GPU added.
         tree.add("generation_id", format!("{}\n", 1 + gpus.len()));
@@ -58,11 +56,7 @@ impl SysfsTree {
     /// # Errors
     /// `ENOENT`, and `EISDIR` for a directory.
     pub fn read_file(&self, path: &str) -> Result<String, Errno> {
-        match self.files.get(path) {
-            Some(text) => Ok(text.clone()),
-            None if self.list_directory(path).is_ok() => Err(Errno::EISDIR),
-            None => Err(Errno::ENOENT),
-        }
+        self.files.file(path).map(str::to_owned)
     }
 
     /// Names in a directory, sorted; the empty path is the root.
@@ -70,43 +64,33 @@ impl SysfsTree {
     /// # Errors
     /// `ENOENT`, and `ENOTDIR` for a file.
     pub fn list_directory(&self, path: &str) -> Result<Vec<String>, Errno> {
-        let path = path.trim_end_matches('/');
-        if self.files.contains_key(path) {
-            return Err(Errno::ENOTDIR);
-        }
-        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        let inside = self.files.keys().filter_map(|file| file.strip_prefix(&prefix));
-        let mut names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
-        if self.files.contains_key(&format!("{path}/gpu_id")) {
-            names.extend(LISTS);
-        }
-        if names.is_empty() && !self.is_empty_list(path) {
-            return Err(Errno::ENOENT);
-        }
-        Ok(names.into_iter().map(str::to_owned).collect())
+        self.files.names(path)
     }
 
     /// Every file's path and text, by path.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+        self.files.files()
     }
 
     /// The lists of all nodes, also those that are empty.
-    pub(super) fn lists(&self) -> impl Iterator<Item = String> {
-        let nodes = self.files.keys().filter_map(|file| file.strip_suffix("/gpu_id"));
-        nodes.flat_map(|node| LISTS.map(|list| format!("{node}/{list}")))
+    pub(super) fn lists(&self) -> impl Iterator<Item = &str> {
+        self.files.directories()
     }
 
-    fn is_empty_list(&self, path: &str) -> bool {
-        path.rsplit_once('/').is_some_and(|(node, list)| {
-            LISTS.contains(&list)
-                && self.files.contains_key(&format!("{node}/properties"))
-                && node.matches('/').count() == 1
-        })
+    /// From the one after this number: every file's path and text, then every list's path.
+    pub(crate) fn entries_from(&self, skipped: usize) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let files = self.files().map(|(path, text)| (path, Some(text)));
+        files.chain(self.lists().map(|path| (path, None))).skip(skipped)
     }
 
     fn add(&mut self, path: impl Into<String>, text: String) {
-        self.files.insert(path.into(), text);
+        self.files.add(path, text);
+    }
+
+    fn add_lists(&mut self, node: usize) {
+        for list in LISTS {
+            self.files.add_directory(format!("nodes/{node}/{list}"));
+        }
     }
 
     fn add_numbered(&mut self, node: usize, kind: &str, files: &[String]) {
@@ -121,6 +105,7 @@ impl SysfsTree {
         self.add_numbered(node, "mem_banks", &[mem_bank(0, cpu.ram_bytes, 0, 0)]);
         self.add_numbered(node, "io_links", &io);
         self.add_numbered(node, "p2p_links", &p2p);
+        self.add_lists(node);
         self.add(format!("nodes/{node}/gpu_id"), "0\n".to_owned());
         self.add(format!("nodes/{node}/name"), "\n".to_owned());
         let mut lines = Lines::default();
@@ -144,6 +129,7 @@ impl SysfsTree {
         self.add_numbered(node, "caches", &caches);
         self.add_numbered(node, "io_links", &io);
         self.add_numbered(node, "p2p_links", &p2p);
+        self.add_lists(node);
         self.add(format!("nodes/{node}/gpu_id"), format!("{}\n", gpu.gpu_id()));
         self.add(format!("nodes/{node}/name"), format!("{}\n", chip.asic_name()));
         let mut lines = Lines::default();

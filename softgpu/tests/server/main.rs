@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use client::Client;
 use kfd::ioctl::WaitOutcome;
 use kfd::{Kfd, Transport};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use queues::aql::{Barrier, Packet};
 
 /// Set in a process that this test started to be a client.
@@ -40,8 +42,17 @@ impl Server {
         Self { socket, broker }
     }
 
-    /// Processes whose parent is the broker.
+    /// Executors with a client.
     fn executors(&self) -> Vec<u32> {
+        let has_client = |pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.starts_with("client "))
+        };
+        self.children().into_iter().filter(has_client).collect()
+    }
+
+    /// Processes whose parent is the broker.
+    fn children(&self) -> Vec<u32> {
         let parent = self.broker.id().to_string();
         let is_child = |pid: &u32| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -239,6 +250,31 @@ fn killed_client_leaves_no_executor_and_the_broker_ends() {
     eventually("the executors to end", || server.executors().is_empty());
     let took = server.wait_end(Duration::from_secs(3));
     println!("broker ended {took:?} after its last client was killed");
+}
+
+#[test]
+fn executor_is_ready_for_a_third_client_also_when_the_ready_one_is_killed() {
+    let mut server = Server::start();
+    let first = spawn_client(&server.socket, "idle");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(server.children(), server.executors(), "one client may be all that come");
+    let second = spawn_client(&server.socket, "idle");
+    let ready = |server: &Server| {
+        let with_client = server.executors();
+        server.children().into_iter().find(|child| !with_client.contains(child))
+    };
+    eventually("an executor to be ready", || ready(&server).is_some());
+    let used = ready(&server).unwrap();
+    let third = spawn_client(&server.socket, "idle");
+    assert!(server.executors().contains(&used), "the one that was ready has the client");
+    eventually("the next one to be ready", || ready(&server).is_some_and(|other| other != used));
+    let killed = Pid::from_raw(ready(&server).unwrap().cast_signed());
+    nix::sys::signal::kill(killed, Signal::SIGKILL).unwrap();
+    let fourth = spawn_client(&server.socket, "idle");
+    assert_eq!(server.executors().len(), 4);
+    drop((first, second, third, fourth));
+    server.wait_end(Duration::from_secs(3));
+    eventually("all to end", || server.children().is_empty());
 }
 
 #[test]

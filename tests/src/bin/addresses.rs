@@ -30,12 +30,10 @@ fn maps(pid: &str) -> Vec<(Range<u64>, String)> {
 
 /// The executor of a client.
 fn executor(client: u32) -> Option<String> {
-    let wanted = ["softgpud", "executor", &client.to_string()].join("\0");
+    let wanted = format!("client {client}\n");
     let processes = fs::read_dir("/proc").expect("processes can be listed").flatten();
     let mut names = processes.filter_map(|entry| entry.file_name().into_string().ok());
-    names.find(|name| {
-        fs::read_to_string(format!("/proc/{name}/cmdline")).is_ok_and(|line| line.starts_with(&wanted))
-    })
+    names.find(|name| fs::read_to_string(format!("/proc/{name}/comm")).is_ok_and(|comm| comm == wanted))
 }
 
 fn main() -> ExitCode {

@@ -204,8 +204,7 @@ fn changes_nothing(request: &Request) -> bool {
         | Request::Mmap { .. }
         | Request::PagesGone(_)
         | Request::ReadSysfs { .. }
-        | Request::ReadSysfsFiles { .. }
-        | Request::ListSysfs { .. } => true,
+        | Request::ReadTopology { .. } => true,
     }
 }
 

@@ -41,10 +41,10 @@ use self::session::Channels;
 use self::sessions::Sessions;
 use self::start::Start;
 pub use self::start::{Launch, SETTINGS, SOFTGPUD_VARIABLE, StartError, find as find_softgpud};
-use super::wire::{APERTURE_FILE, ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
+use super::wire::{APERTURE_FILE, ENGINE_FILE, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::errno;
-use crate::topology::SysfsSource;
+use crate::topology::{MemorySource, SysfsSource};
 
 /// The transport of the software device.
 #[derive(Debug)]
@@ -173,31 +173,39 @@ impl SysfsSource for SoftTransport {
         }
     }
 
-    fn read_each(&self, paths: &[String]) -> Vec<io::Result<String>> {
-        let mut texts = Vec::with_capacity(paths.len());
-        while texts.len() < paths.len() {
-            let rest = &paths[texts.len()..];
-            let rest = &rest[..rest.len().min(MAX_SYSFS_FILES)];
-            let request = Request::ReadSysfsFiles { paths: rest.to_vec() };
-            match self.sessions.exchange("read the topology", &request, &[]) {
-                Ok((_, Reply::SysfsFiles(part), _)) if (1..=rest.len()).contains(&part.len()) => {
-                    texts.extend(part.into_iter().map(|one| one.map_err(io::Error::from_raw_os_error)));
-                }
-                outcome => {
-                    let unexpected = |_| io::Error::other(WireError::UnexpectedReply);
-                    texts.push(Err(outcome.map_or_else(io::Error::other, unexpected)));
-                    break;
-                }
-            }
-        }
-        texts
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.topology()?.list(path)
     }
 
-    fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let request = Request::ListSysfs { path: path.to_owned() };
-        match self.sessions.exchange("list the topology", &request, &[]).map_err(io::Error::other)? {
-            (_, Reply::List(outcome), _) => outcome.map_err(io::Error::from_raw_os_error),
-            _ => Err(io::Error::other(WireError::UnexpectedReply)),
+    fn whole(&self) -> io::Result<Option<MemorySource>> {
+        self.topology().map(Some)
+    }
+}
+
+impl SoftTransport {
+    fn topology(&self) -> io::Result<MemorySource> {
+        let mut topology = MemorySource::default();
+        let mut skipped = 0;
+        loop {
+            let request = Request::ReadTopology { skipped };
+            let reply =
+                self.sessions.exchange("read the topology", &request, &[]).map_err(io::Error::other)?;
+            let (_, Reply::Topology { entries, more }, _) = reply else {
+                return Err(io::Error::other(WireError::UnexpectedReply));
+            };
+            // A reply without entries would have the client ask for ever.
+            let count = u32::try_from(entries.len()).ok().filter(|count| *count > 0 || !more);
+            let next = count.and_then(|count| count.checked_add(skipped));
+            skipped = next.ok_or_else(|| io::Error::other(WireError::UnexpectedReply))?;
+            for (path, text) in entries {
+                match text {
+                    Some(text) => topology.add(path, text),
+                    None => topology.add_directory(path),
+                }
+            }
+            if !more {
+                return Ok(topology);
+            }
         }
     }
 }

@@ -287,11 +287,12 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
         }
         Request::Mmap { .. } => plain(Reply::Error { errno: 13, message: "not allowed".to_owned() }),
         Request::ReadSysfs { path } => plain(Reply::Sysfs(shared.sysfs.get(&path).cloned().ok_or(2))),
-        // Two at a time, as if no more fitted a message.
-        Request::ReadSysfsFiles { paths } => {
-            let text = |path: &String| shared.sysfs.get(path).cloned().ok_or(2);
-            plain(Reply::SysfsFiles(paths.iter().take(2).map(text).collect()))
+        // One at a time, as if no more fitted a message.
+        Request::ReadTopology { skipped } => {
+            let files = shared.sysfs.iter().map(|(path, text)| (path.clone(), Some(text.clone())));
+            let mut all = files.chain([("nodes".to_owned(), None)]).skip(skipped as usize);
+            let entries = all.next().into_iter().collect();
+            plain(Reply::Topology { entries, more: all.next().is_some() })
         }
-        Request::ListSysfs { path } => plain(Reply::List(if path == "nodes" { Ok(vec![]) } else { Err(2) })),
     }
 }
