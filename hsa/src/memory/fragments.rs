@@ -13,32 +13,65 @@ use crate::pools::{Place, Pool};
 
 /// Pages of a chunk: 2 MiB, a large page of the GPU's.
 const PAGES: usize = 512;
+/// Pages that one word tells of.
+const WORD: usize = 64;
 /// Pages of the largest fragment: what is larger is little of a chunk's use.
 const LARGEST: usize = 64;
 
-/// Which pages of a chunk are of fragments.
-#[derive(Debug)]
-struct Pages([bool; PAGES]);
+/// Which pages of a chunk are of fragments: a bit each.
+#[derive(Debug, Default)]
+struct Pages([u64; PAGES / WORD]);
 
 impl Pages {
     /// Takes the first so many pages in a row that are free. Returns the first one's position.
     fn take(&mut self, count: usize) -> Option<usize> {
-        let mut free = 0;
-        let end = self.0.iter().position(|is_used| {
-            free = if *is_used { 0 } else { free + 1 };
-            free == count
-        })?;
-        let first = end + 1 - count;
-        self.0[first..=end].fill(true);
-        Some(first)
+        let mut first = self.next(0, false);
+        while first + count <= PAGES {
+            let end = self.next(first, true);
+            if end - first >= count {
+                self.set(first, count, true);
+                return Some(first);
+            }
+            first = self.next(end, false);
+        }
+        None
+    }
+
+    /// The first page from this one on that is used or not, as asked for; [`PAGES`] if there is none.
+    fn next(&self, from: usize, used: bool) -> usize {
+        let mut ignored = from % WORD;
+        for (at, word) in self.0.iter().enumerate().skip(from / WORD) {
+            let wanted = if used { *word } else { !word };
+            let left = wanted >> ignored << ignored;
+            if left != 0 {
+                return at * WORD + queues::words::size(u64::from(left.trailing_zeros()));
+            }
+            ignored = 0;
+        }
+        PAGES
+    }
+
+    fn set(&mut self, first: usize, count: usize, used: bool) {
+        let (mut at, end) = (first, (first + count).min(PAGES));
+        while at < end {
+            let bits = (end - at).min(WORD - at % WORD);
+            let mask = u64::MAX >> (WORD - bits) << (at % WORD);
+            let word = &mut self.0[at / WORD];
+            *word = if used { *word | mask } else { *word & !mask };
+            at += bits;
+        }
     }
 
     fn give_back(&mut self, first: usize, count: usize) {
-        self.0.iter_mut().skip(first).take(count).for_each(|is_used| *is_used = false);
+        self.set(first, count, false);
+    }
+
+    fn free(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_zeros())).sum()
     }
 
     fn is_empty(&self) -> bool {
-        !self.0.contains(&true)
+        self.0.iter().all(|word| *word == 0)
     }
 }
 
@@ -75,7 +108,7 @@ impl Fragments {
         } else {
             // Without room for a chunk there may be some for the allocation.
             let buffer = pool.alloc(instance, PAGES * queues::words::size(PAGE)).ok()?;
-            let mut pages = Pages([false; PAGES]);
+            let mut pages = Pages::default();
             let first = pages.take(count)?;
             chunks.push(Chunk { buffer: buffer.clone(), pages, is_shared: false });
             (first, buffer)
@@ -89,10 +122,13 @@ impl Fragments {
         let mut chunks = self.0.lock();
         let Some(at) = chunks.iter().position(|chunk| chunk.buffer.va() == buffer.va()) else { return };
         chunks[at].pages.give_back(pages_of(base - buffer.va()), pages_of(bytes));
-        let is_empty = |chunk: &Chunk| chunk.pages.is_empty();
-        let is_spare = chunks[at].is_shared || chunks.iter().filter(|chunk| is_empty(chunk)).count() > 1;
+        if !chunks[at].pages.is_empty() {
+            return;
+        }
+        let is_spare =
+            chunks[at].is_shared || chunks.iter().filter(|chunk| chunk.pages.is_empty()).count() > 1;
         // One that packets still use stays, and is taken from first.
-        if is_empty(&chunks[at]) && is_spare && buffer.free().is_ok() {
+        if is_spare && buffer.free().is_ok() {
             chunks.remove(at);
         }
     }
@@ -106,8 +142,9 @@ impl Fragments {
 
     /// Bytes of chunks that are of no fragment, and can be.
     pub fn unused(&self) -> u64 {
-        let pages = |chunk: &Chunk| chunk.pages.0.iter().filter(|is_used| !**is_used).count() as u64;
-        self.0.lock().iter().filter(|chunk| !chunk.is_shared).map(pages).sum::<u64>() * PAGE
+        let chunks = self.0.lock();
+        let own = chunks.iter().filter(|chunk| !chunk.is_shared);
+        own.map(|chunk| chunk.pages.free()).sum::<u64>() * PAGE
     }
 
     pub fn clear(&self) {
@@ -117,11 +154,14 @@ impl Fragments {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::{prop_assert_eq, proptest};
+
     use super::*;
 
     #[test]
     fn pages_are_of_one_fragment_and_found_again_when_given_back() {
-        let mut pages = Pages([false; PAGES]);
+        let mut pages = Pages::default();
         let taken: Vec<usize> = std::iter::from_fn(|| pages.take(3)).collect();
         assert_eq!(taken, (0..PAGES / 3).map(|nth| nth * 3).collect::<Vec<_>>());
         assert_eq!((pages.take(2), pages.take(1)), (Some(510), None));
@@ -131,7 +171,36 @@ mod tests {
         pages.give_back(6, 3);
         assert_eq!(pages.take(4), Some(5), "the rest of one and all of the next");
         assert!(!pages.is_empty());
+        assert_eq!(pages.free(), 0);
         pages.give_back(0, PAGES);
         assert!(pages.is_empty());
+    }
+
+    #[test]
+    fn bits_are_those_of_a_list_of_pages() {
+        proptest!(|(steps in vec((1..=LARGEST, 0..8_usize), 1..200))| {
+            let (mut pages, mut list, mut taken) = (Pages::default(), [false; PAGES], Vec::new());
+            for (count, choice) in steps {
+                let expected = list.windows(count).position(|window| !window.contains(&true));
+                match pages.take(count) {
+                    found if choice < 5 => {
+                        prop_assert_eq!(found, expected);
+                        if let Some(first) = found {
+                            list[first..first + count].fill(true);
+                            taken.push((first, count));
+                        }
+                    }
+                    found => {
+                        // The one that was taken now, and another.
+                        let other = (!taken.is_empty()).then(|| taken.swap_remove(choice % taken.len()));
+                        for (first, count) in found.map(|first| (first, count)).into_iter().chain(other) {
+                            pages.give_back(first, count);
+                            list[first..first + count].fill(false);
+                        }
+                    }
+                }
+                prop_assert_eq!(pages.free(), list.iter().filter(|is_used| !**is_used).count() as u64);
+            }
+        });
     }
 }
