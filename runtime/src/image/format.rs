@@ -6,19 +6,20 @@
 //! 8      u16 major, u16 minor  version; readers take the same major and any minor not newer than theirs
 //! 12     u32                   flags, zero
 //! 16     u64                   length of the whole file
-//! 24     u32, u32              number of sections (3), zero
+//! 24     u32, u32              number of sections (3, or 4 with earlier files), zero
 //! 32     32 B                  BLAKE3 of bytes 0..32 and of the section table
-//! 64     3 x 64 B              sections {u32 kind, u32 zero, u64 offset, u64 length, 32 B BLAKE3, u64 zero}
+//! 64     3 or 4 x 64 B         sections {u32 kind, u32 zero, u64 offset, u64 length, 32 B BLAKE3, u64 zero}
 //! 4096   ...                   contents: chunks, each at a multiple of 4096
-//! ...                          chunk table: 64 B each {u32 extent, u32 zero, u64 offset in extent, u64 length,
-//!                              u64 offset in file, 32 B BLAKE3}
+//! ...                          chunk table: 64 B each {u32 extent, u32 file, u64 offset in extent, u64 length,
+//!                              u64 offset in file, 32 B BLAKE3}; file 0 is this one, n the n-th earlier one
 //! ...                          metadata: JSON
+//! ...                          earlier files: 128 B each {u64 length, 32 B BLAKE3 of its first 4096 bytes, 88 B name}
 //! ```
 //! All numbers are little-endian. The contents section's hash is that of the chunk table, which holds theirs.
 
 use std::path::PathBuf;
 
-use queues::words::halves;
+use queues::words::{count, halves, size};
 use thiserror::Error;
 
 use stasis_protocol::Stopped;
@@ -28,13 +29,18 @@ use super::engine::EngineError;
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;
 /// Additions a reader of the same major can live without; a reader refuses a newer one.
-pub const MINOR: u16 = 4;
+pub const MINOR: u16 = 5;
 
 pub(super) const MAGIC: [u8; 8] = *b"STASISIM";
 pub(super) const HEADER_BYTES: usize = 64;
 pub(super) const SECTION_BYTES: usize = 64;
 pub(super) const CHUNK_ENTRY_BYTES: usize = 64;
+pub(super) const EARLIER_ENTRY_BYTES: usize = 128;
 pub(super) const CONTENTS_OFFSET: u64 = 4096;
+/// Most earlier files that an image has chunks in. Chunks of the others are written again.
+pub(super) const MAX_EARLIER: usize = 15;
+/// Most bytes of an earlier file's name.
+const NAME_BYTES: usize = 88;
 /// Bound on the metadata before it is read into memory.
 pub(super) const MAX_META_BYTES: u64 = 1 << 30;
 /// Bound on the chunk table: 16 TiB of contents.
@@ -112,12 +118,47 @@ pub enum ImageError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// `header`, `sections`, `chunks`, `contents` or `metadata`.
+        /// `header`, `sections`, `chunks`, `contents`, `metadata` or `earlier`.
         section: &'static str,
         /// Byte offset in the file.
         offset: u64,
         /// What is wrong there.
         what: &'static str,
+    },
+    /// An earlier image's file, which this one's contents are in, cannot be had.
+    #[error(
+        "{} has contents in {}, which cannot be opened: put the file back, or use a checkpoint that was squashed",
+        path.display(), earlier.display()
+    )]
+    Earlier {
+        /// The image.
+        path: PathBuf,
+        /// The earlier one's file.
+        earlier: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An earlier image's file is not the one that it was.
+    #[error("{} has contents in {}, which is another file than it was: {what}", path.display(), earlier.display())]
+    OtherEarlier {
+        /// The image.
+        path: PathBuf,
+        /// The earlier one's file.
+        earlier: PathBuf,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The parent is where none of its files can have a second name.
+    #[error(
+        "{} cannot share contents with {}: they are on different file systems; checkpoint beside the parent, or without it",
+        path.display(), parent.display()
+    )]
+    Elsewhere {
+        /// The image.
+        path: PathBuf,
+        /// The parent.
+        parent: PathBuf,
     },
     /// The metadata is not the JSON it should be.
     #[error("{} holds metadata that does not fit this version's schema", path.display())]
@@ -169,7 +210,12 @@ pub(super) enum SectionKind {
     Contents = 1,
     Chunks = 2,
     Metadata = 3,
+    Earlier = 4,
 }
+
+/// The kinds in their order, those without earlier files first.
+const KINDS: [SectionKind; 4] =
+    [SectionKind::Contents, SectionKind::Chunks, SectionKind::Metadata, SectionKind::Earlier];
 
 /// One row of the section table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +224,45 @@ pub(super) struct Section {
     pub offset: u64,
     pub length: u64,
     pub hash: [u8; 32],
+}
+
+/// A file of an earlier image, which has contents of this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierFile {
+    /// Its name in this image's directory.
+    pub name: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of its first 4096 bytes, which have the hashes of its tables.
+    pub front: [u8; 32],
+}
+
+impl EarlierFile {
+    pub(super) fn encode(&self) -> [u8; EARLIER_ENTRY_BYTES] {
+        let mut out = [0; EARLIER_ENTRY_BYTES];
+        out[0..8].copy_from_slice(&self.bytes.to_le_bytes());
+        out[8..40].copy_from_slice(&self.front);
+        for (to, from) in out[40..].iter_mut().zip(self.name.bytes()) {
+            *to = from;
+        }
+        out
+    }
+
+    /// `None` if there is no proper name.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let name = bytes.get(40..)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let (name, padding) = name.split_at(end);
+        let name = std::str::from_utf8(name).ok().filter(|name| is_name(name))?;
+        let is_padded = padding.iter().all(|byte| *byte == 0);
+        is_padded.then(|| Self { name: name.to_owned(), bytes: u64_at(bytes, 0), front: hash_at(bytes, 8) })
+    }
+}
+
+/// Whether an earlier file can have this name: that of a file in the image's own directory.
+pub(super) fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_BYTES).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(is_plain)
 }
 
 /// One non-zero piece of an extent.
@@ -189,6 +274,8 @@ pub struct Chunk {
     pub offset: u64,
     /// Length in bytes, at most [`super::CHUNK_BYTES`].
     pub length: u64,
+    /// The file that it is in: 0 for the image's own, n for the n-th earlier one.
+    pub file: u32,
     /// Byte offset in the file.
     pub file_offset: u64,
     /// BLAKE3 of its bytes.
@@ -215,6 +302,7 @@ impl Chunk {
     pub(super) fn encode(&self) -> [u8; CHUNK_ENTRY_BYTES] {
         let mut out = [0; CHUNK_ENTRY_BYTES];
         out[0..4].copy_from_slice(&self.extent.to_le_bytes());
+        out[4..8].copy_from_slice(&self.file.to_le_bytes());
         out[8..16].copy_from_slice(&self.offset.to_le_bytes());
         out[16..24].copy_from_slice(&self.length.to_le_bytes());
         out[24..32].copy_from_slice(&self.file_offset.to_le_bytes());
@@ -227,6 +315,7 @@ impl Chunk {
             extent: u32_at(bytes, 0),
             offset: u64_at(bytes, 8),
             length: u64_at(bytes, 16),
+            file: u32_at(bytes, 4),
             file_offset: u64_at(bytes, 24),
             hash: hash_at(bytes, 32),
         }
@@ -234,7 +323,7 @@ impl Chunk {
 }
 
 /// Encodes header and section table: the first bytes of the file.
-pub(super) fn encode_front(file_bytes: u64, sections: &[Section; 3]) -> Vec<u8> {
+pub(super) fn encode_front(file_bytes: u64, sections: &[Section]) -> Vec<u8> {
     let mut table = Vec::with_capacity(sections.len() * SECTION_BYTES);
     for section in sections {
         let mut row = [0; SECTION_BYTES];
@@ -250,7 +339,7 @@ pub(super) fn encode_front(file_bytes: u64, sections: &[Section; 3]) -> Vec<u8> 
     front.extend_from_slice(&MINOR.to_le_bytes());
     front.extend_from_slice(&0u32.to_le_bytes());
     front.extend_from_slice(&file_bytes.to_le_bytes());
-    front.extend_from_slice(&3u32.to_le_bytes());
+    front.extend_from_slice(&count(sections.len()).to_le_bytes());
     front.extend_from_slice(&0u32.to_le_bytes());
     let hash = blake3::Hasher::new().update(&front).update(&table).finalize();
     front.extend_from_slice(hash.as_bytes());
@@ -258,12 +347,19 @@ pub(super) fn encode_front(file_bytes: u64, sections: &[Section; 3]) -> Vec<u8> 
     front
 }
 
-/// Decodes and checks header and section table.
+/// Bytes of header and section table of an image that begins with these.
+pub(super) fn front_bytes(front: &[u8]) -> usize {
+    let sections = if u32_at(front, 24) == count(KINDS.len()) { KINDS.len() } else { KINDS.len() - 1 };
+    (HEADER_BYTES + sections * SECTION_BYTES).min(front.len())
+}
+
+/// Decodes and checks header and section table, which are all of `front`. An image without earlier files has none of
+/// length zero.
 pub(super) fn decode_front(
     path: &std::path::Path,
     front: &[u8],
     file_bytes: u64,
-) -> Result<[Section; 3], ImageError> {
+) -> Result<[Section; 4], ImageError> {
     let corrupt = |section, offset, what| ImageError::Corrupt { path: path.into(), section, offset, what };
     let mut found = [0; 8];
     if let Some(start) = front.get(0..8) {
@@ -284,7 +380,7 @@ pub(super) fn decode_front(
     if front.len() < HEADER_BYTES + 3 * SECTION_BYTES {
         return Err(too_short());
     }
-    let table = &front[HEADER_BYTES..HEADER_BYTES + 3 * SECTION_BYTES];
+    let table = &front[HEADER_BYTES..];
     let hash = blake3::Hasher::new().update(&front[..32]).update(table).finalize();
     if *hash.as_bytes() != hash_at(front, 32) {
         return Err(corrupt("header", 32, "the hash of header and section table does not fit"));
@@ -293,23 +389,22 @@ pub(super) fn decode_front(
     if expected != file_bytes {
         return Err(ImageError::Length { path: path.into(), expected, found: file_bytes });
     }
-    if u32_at(front, 24) != 3 {
-        return Err(corrupt("header", 24, "the number of sections is not 3"));
+    let sections = size(u64::from(u32_at(front, 24)));
+    if sections * SECTION_BYTES != table.len() || (sections == KINDS.len() && minor < 5) {
+        return Err(corrupt("header", 24, "the number of sections is not 3, nor 4 with earlier files"));
     }
-    let kinds = [SectionKind::Contents, SectionKind::Chunks, SectionKind::Metadata];
     let mut at = CONTENTS_OFFSET;
-    let mut sections = [Section { kind: SectionKind::Contents, offset: 0, length: 0, hash: [0; 32] }; 3];
-    for (n, (kind, out)) in kinds.into_iter().zip(&mut sections).enumerate() {
-        let row = &table[n * SECTION_BYTES..];
+    let mut found = KINDS.map(|kind| Section { kind, offset: file_bytes, length: 0, hash: [0; 32] });
+    for (n, (row, out)) in table.chunks_exact(SECTION_BYTES).zip(&mut found).enumerate() {
         let place = (HEADER_BYTES + n * SECTION_BYTES) as u64;
-        if u32_at(row, 0) != kind as u32 {
+        if u32_at(row, 0) != out.kind as u32 {
             return Err(corrupt(
                 "sections",
                 place,
-                "the sections are not contents, chunks, metadata in this order",
+                "the sections are not contents, chunks, metadata, earlier files in this order",
             ));
         }
-        *out = Section { kind, offset: u64_at(row, 8), length: u64_at(row, 16), hash: hash_at(row, 24) };
+        (out.offset, out.length, out.hash) = (u64_at(row, 8), u64_at(row, 16), hash_at(row, 24));
         if out.offset != at {
             return Err(corrupt("sections", place + 8, "a section does not start where the one before ends"));
         }
@@ -321,16 +416,21 @@ pub(super) fn decode_front(
     if at != file_bytes {
         return Err(corrupt("sections", HEADER_BYTES as u64, "the sections do not cover the file"));
     }
-    if sections[2].length > MAX_META_BYTES {
-        return Err(corrupt("sections", HEADER_BYTES as u64 + 144, "the metadata is longer than 1 GiB"));
+    let length_at = |section: usize| (HEADER_BYTES + section * SECTION_BYTES) as u64 + 16;
+    let [_, chunks, metadata, earlier] = &found;
+    if metadata.length > MAX_META_BYTES {
+        return Err(corrupt("sections", length_at(2), "the metadata is longer than 1 GiB"));
     }
-    let chunk_bytes = sections[1].length;
-    if chunk_bytes % CHUNK_ENTRY_BYTES as u64 != 0 || chunk_bytes / CHUNK_ENTRY_BYTES as u64 > MAX_CHUNKS {
-        return Err(corrupt(
-            "sections",
-            HEADER_BYTES as u64 + 80,
-            "the chunk table has an impossible length",
-        ));
+    let whole = |section: &Section, entry: usize, most: u64| {
+        section.length % entry as u64 == 0 && section.length / entry as u64 <= most
+    };
+    if !whole(chunks, CHUNK_ENTRY_BYTES, MAX_CHUNKS) {
+        return Err(corrupt("sections", length_at(1), "the chunk table has an impossible length"));
     }
-    Ok(sections)
+    if !whole(earlier, EARLIER_ENTRY_BYTES, MAX_EARLIER as u64)
+        || (sections == KINDS.len()) != (earlier.length > 0)
+    {
+        return Err(corrupt("sections", length_at(3), "the table of earlier files has an impossible length"));
+    }
+    Ok(found)
 }

@@ -3,19 +3,21 @@
 //!
 //! An image exists completely or not at all: it is written under a temporary name, synced, and renamed. Nothing in it
 //! is trusted: [`Image::open`] checks magic, version, lengths and hashes of everything but the bulk before it returns,
-//! and every chunk of the bulk is checked against its own BLAKE3 when it is read. `docs/image-format.md` draws it.
+//! and every chunk of the bulk is checked against its own BLAKE3 when it is read. An image that was made upon a parent has
+//! unchanged chunks in the parent's files, which have second names beside it. `docs/image-format.md` draws it.
 
 mod engine;
 mod extent;
 mod format;
 mod host;
+mod parent;
 mod reader;
 mod worker;
 mod writer;
 
 pub use engine::{ContentEngine, EngineBuffer, EngineError, Piece};
 pub use extent::{AgentRange, Extent};
-pub use format::{Chunk, ImageError, MAJOR, MINOR};
+pub use format::{Chunk, EarlierFile, ImageError, MAJOR, MINOR};
 pub use host::HostRange;
 pub use reader::{Image, ReadStats};
 pub(crate) use worker::most_workers;

@@ -21,15 +21,17 @@ use stasis_protocol::Limit;
 use super::engine::{ContentEngine, Piece};
 use super::extent::is_same_engine;
 use super::format::{
-    CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, HEADER_BYTES, ImageError, SECTION_BYTES, Section, decode_front,
+    CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, EARLIER_ENTRY_BYTES, EarlierFile, HEADER_BYTES, ImageError,
+    SECTION_BYTES, Section, decode_front, front_bytes,
 };
 use super::host::{HostRange, PIECE_BYTES};
 use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, for_each};
 use super::{CHUNK_BYTES, Extent};
 
-/// Flags, and what has no meaning in the header and in the rows of the section table.
-const RESERVED: [Range<usize>; 8] =
-    [12..16, 28..32, 68..72, 120..128, 132..136, 184..192, 196..200, 248..256];
+/// Flags, and what has no meaning in the header.
+const RESERVED: [Range<usize>; 2] = [12..16, 28..32];
+/// What has no meaning in a row of the section table.
+const RESERVED_IN_ROW: [Range<usize>; 2] = [4..8, 56..64];
 
 /// What filling buffers from an image moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -40,14 +42,25 @@ pub struct ReadStats {
     pub read_bytes: u64,
 }
 
+/// A file that chunks are in.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Where errors say that it is.
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    /// BLAKE3 of its first 4096 bytes.
+    pub(super) front: [u8; 32],
+    bulk: Bulk,
+}
+
 /// An opened image whose structure, chunk table and metadata have been checked.
 #[derive(Debug)]
 pub struct Image {
-    path: PathBuf,
-    file_bytes: u64,
-    bulk: Bulk,
+    /// Its own file, and those of earlier images that it has contents in.
+    places: Vec<Place>,
+    earlier: Vec<EarlierFile>,
     chunks: Vec<Chunk>,
-    /// The chunks' indices in the order of the file.
+    /// The chunks' indices in the order of the files.
     placed: Vec<u32>,
     metadata: Vec<u8>,
     metadata_offset: u64,
@@ -73,20 +86,42 @@ impl Image {
     }
 
     /// Checks the image that `file` is; `label` is what errors call it. Whoever has the descriptor answers for its
-    /// owner.
+    /// owner. It has no contents in files of earlier images.
     ///
     /// # Errors
     /// As [`Image::open`].
     pub fn of_file(file: File, label: &Path) -> Result<Self, ImageError> {
-        Self::checked(file, label, |_| true)
+        let none = |_, _: &EarlierFile| Err(std::io::ErrorKind::NotFound.into());
+        Self::of_files(file, label, none)
+    }
+
+    /// As [`Image::of_file`]; `open` opens the n-th file of earlier images, counted from 0.
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub fn of_files(
+        file: File,
+        label: &Path,
+        open: impl Fn(usize, &EarlierFile) -> std::io::Result<File>,
+    ) -> Result<Self, ImageError> {
+        Self::checked(file, label, |_, _| Ok(()), open)
     }
 
     fn open_owned(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Self, ImageError> {
         // A FIFO would otherwise be waited for.
         let flags =
             OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let trust = |path: &Path, owner| match trusted(owner) {
+            true => Ok(()),
+            false => Err(ImageError::Owner { path: path.into(), owner, us: geteuid().as_raw() }),
+        };
+        let beside = |_, earlier: &EarlierFile| {
+            open(&path.with_file_name(&earlier.name), flags, Mode::empty())
+                .map(File::from)
+                .map_err(Into::into)
+        };
         match open(path, flags, Mode::empty()) {
-            Ok(file) => Self::checked(file.into(), path, trusted),
+            Ok(file) => Self::checked(file.into(), path, trust, beside),
             Err(Errno::ELOOP) => Err(ImageError::NotAFile { path: path.into(), found: "a symbolic link" }),
             // What open says of a socket.
             Err(Errno::ENXIO) => Err(ImageError::NotAFile { path: path.into(), found: "a socket" }),
@@ -94,39 +129,29 @@ impl Image {
         }
     }
 
-    fn checked(file: File, path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Self, ImageError> {
+    fn checked(
+        file: File,
+        path: &Path,
+        trust: impl Fn(&Path, u32) -> Result<(), ImageError>,
+        open: impl Fn(usize, &EarlierFile) -> std::io::Result<File>,
+    ) -> Result<Self, ImageError> {
         let io = |act| move |source| ImageError::Io { act, path: path.into(), source };
         let corrupt =
             |section, offset, what| ImageError::Corrupt { path: path.into(), section, offset, what };
-        let status = file.metadata().map_err(io("stat"))?;
-        let found = match status.file_type() {
-            kind if kind.is_file() => None,
-            kind if kind.is_dir() => Some("a directory"),
-            kind if kind.is_fifo() => Some("a FIFO"),
-            _ => Some("a device or socket"),
-        };
-        if let Some(found) = found {
-            return Err(ImageError::NotAFile { path: path.into(), found });
-        }
-        if !trusted(status.uid()) {
-            let us = geteuid().as_raw();
-            return Err(ImageError::Owner { path: path.into(), owner: status.uid(), us });
-        }
-        let file_bytes = status.len();
+        let file_bytes = regular(&file, path, &trust)?;
         let mut front = vec![0; size(CONTENTS_OFFSET.min(file_bytes))];
         file.read_exact_at(&mut front, 0).map_err(io("read"))?;
-        let tables = (HEADER_BYTES + 3 * SECTION_BYTES).min(front.len());
-        let [contents, table, metadata] = decode_front(path, &front[..tables], file_bytes)?;
+        let tables = front_bytes(&front);
+        let [contents, table, metadata, earlier] = decode_front(path, &front[..tables], file_bytes)?;
         let rest = tables..front.len();
-        for reserved in RESERVED.into_iter().chain(std::iter::once(rest)) {
+        let rows = (HEADER_BYTES..tables).step_by(SECTION_BYTES);
+        let in_rows =
+            rows.flat_map(|row| RESERVED_IN_ROW.map(|reserved| row + reserved.start..row + reserved.end));
+        for reserved in RESERVED.into_iter().chain(in_rows).chain(std::iter::once(rest)) {
             if let Some(at) = first_nonzero(&front[reserved.clone()]) {
                 let offset = (reserved.start + at) as u64;
                 return Err(corrupt("header", offset, "a byte that has no meaning is not zero"));
             }
-        }
-        // Every chunk has a page of contents: that bounds the table, and what is made of it, by the file's length.
-        if contents.length / PAGE < table.length / CHUNK_ENTRY_BYTES as u64 {
-            return Err(corrupt("chunks", table.offset, "there are more chunks than pages of contents"));
         }
         let read = |section: &Section| -> Result<_, ImageError> {
             let mut bytes = Vec::new();
@@ -136,6 +161,28 @@ impl Image {
             file.read_exact_at(&mut bytes, section.offset).map_err(io("read"))?;
             Ok((*blake3::hash(&bytes).as_bytes() == section.hash).then_some(bytes))
         };
+        let listed = match earlier.length {
+            0 => Vec::new(),
+            _ => {
+                read(&earlier)?.ok_or_else(|| corrupt("earlier", earlier.offset, "its hash does not fit"))?
+            }
+        };
+        let (mut files, mut places) = (Vec::new(), Vec::new());
+        // Of its own file only the contents are chunks'.
+        let mut ends = vec![contents.offset + contents.length];
+        for (n, entry) in listed.chunks_exact(EARLIER_ENTRY_BYTES).enumerate() {
+            let offset = earlier.offset + (n * EARLIER_ENTRY_BYTES) as u64;
+            let named = EarlierFile::decode(entry)
+                .ok_or_else(|| corrupt("earlier", offset, "an earlier file has no proper name"))?;
+            places.push(Place::of_earlier(path, &named, |named| open(n, named), &trust)?);
+            ends.push(named.bytes);
+            files.push(named);
+        }
+        // Every chunk has a page of contents: that bounds the table, and what is made of it, by the files' lengths.
+        let pages = |end: &u64| end.saturating_sub(CONTENTS_OFFSET) / PAGE;
+        if ends.iter().map(pages).fold(0, u64::saturating_add) < table.length / CHUNK_ENTRY_BYTES as u64 {
+            return Err(corrupt("chunks", table.offset, "there are more chunks than pages of contents"));
+        }
         let chunk_bytes = read(&table)?
             .ok_or_else(|| corrupt("chunks", table.offset, "the hash of the chunk table does not fit"))?;
         if contents.hash != table.hash {
@@ -143,14 +190,14 @@ impl Image {
         }
         let metadata_bytes =
             read(&metadata)?.ok_or_else(|| corrupt("metadata", metadata.offset, "its hash does not fit"))?;
-        let chunks = decode_chunks(path, &chunk_bytes, &table, &contents)?;
+        let chunks = decode_chunks(path, &chunk_bytes, &table, &ends)?;
         let placed = place(path, &chunks, &table, &contents)?;
-        let bulk = Bulk::new(file).map_err(io("stat the file system of"))?;
-        bulk.set_direct(true).map_err(io("go past the page cache with"))?;
+        // Last: a table is not read past the page cache.
+        let front = *blake3::hash(&front).as_bytes();
+        places.insert(0, Place { path: path.into(), bytes: file_bytes, front, bulk: bulk(file, path)? });
         Ok(Self {
-            path: path.into(),
-            file_bytes,
-            bulk,
+            places,
+            earlier: files,
             chunks,
             placed,
             metadata: metadata_bytes,
@@ -161,7 +208,43 @@ impl Image {
     /// Length of the file in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        self.file_bytes
+        self.own().bytes
+    }
+
+    /// The files of earlier images that it has contents in, in the order in which chunks count them from 1.
+    #[must_use]
+    pub fn earlier(&self) -> &[EarlierFile] {
+        &self.earlier
+    }
+
+    /// Contents in each file, bytes: its own first, then those of [`Image::earlier`].
+    #[must_use]
+    pub fn bytes_by_file(&self) -> Vec<u64> {
+        let mut bytes = vec![0; self.places.len()];
+        for chunk in &self.chunks {
+            bytes[chunk.file as usize] += chunk.length;
+        }
+        bytes
+    }
+
+    /// Its files by number: its own, then those of [`Image::earlier`].
+    pub(super) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    fn own(&self) -> &Place {
+        // INVARIANT: `checked` puts it there.
+        &self.places[0]
+    }
+
+    fn of(&self, chunk: &Chunk) -> &Place {
+        // `decode_chunks` has checked the number.
+        &self.places[chunk.file as usize]
+    }
+
+    /// Threads for each core that keep its files busy.
+    fn threads(&self) -> usize {
+        self.places.iter().map(|place| place.bulk.threads()).max().unwrap_or(1)
     }
 
     /// The non-zero chunks, ordered by extent and offset.
@@ -176,7 +259,7 @@ impl Image {
     /// [`ImageError::Metadata`] when it does not fit `M`.
     pub fn metadata<M: DeserializeOwned>(&self) -> Result<M, ImageError> {
         serde_json::from_slice(&self.metadata)
-            .map_err(|source| ImageError::Metadata { path: self.path.clone(), source })
+            .map_err(|source| ImageError::Metadata { path: self.own().path.clone(), source })
     }
 
     /// Byte offset of the metadata in the file.
@@ -191,7 +274,7 @@ impl Image {
     /// [`ImageError::Corrupt`] naming the first bad chunk found, [`ImageError::Io`].
     pub fn verify(&self) -> Result<ReadStats, ImageError> {
         let runs = self.runs(|_| None);
-        for_each(runs.len(), self.bulk.threads(), &Limit::none(), |n, buffer| {
+        for_each(runs.len(), self.threads(), &Limit::none(), |n, buffer| {
             self.read_run(runs[n].clone(), buffer, |_, _| ())
         })?;
         let bytes = self.chunks.iter().map(|c| c.length).sum();
@@ -225,7 +308,7 @@ impl Image {
         let mut runs = self.runs(engine_of);
         runs.retain(|run| run.clone().any(|n| is_wanted(&self.chunks[self.placed[n] as usize])));
         let by_engine = extents.iter().flatten().any(|extent| extent.engine().is_some());
-        let threads = if by_engine { TRANSFER_THREADS } else { self.bulk.threads() };
+        let threads = if by_engine { TRANSFER_THREADS } else { self.threads() };
         for_each(runs.len(), threads, limit, |n, buffer| {
             let run = runs[n].clone();
             match engine_of(&self.chunks[self.placed[run.start] as usize]) {
@@ -258,12 +341,14 @@ impl Image {
     /// engine moves, or none.
     fn runs<'e>(&self, engine_of: impl Fn(&Chunk) -> Option<&'e dyn ContentEngine>) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        let (mut bytes, mut engine) = (0, None);
+        let (mut bytes, mut engine, mut end) = (0, None, (0, 0));
         for (n, chunk) in self.placed.iter().map(|&index| &self.chunks[index as usize]).enumerate() {
             let padded = chunk.length.next_multiple_of(PAGE);
             let before = std::mem::replace(&mut engine, engine_of(chunk));
+            let follows = end == (chunk.file, chunk.file_offset);
+            end = (chunk.file, chunk.file_offset + padded);
             match runs.last_mut() {
-                Some(run) if bytes + padded <= CHUNK_BYTES && is_same_engine(before, engine) => {
+                Some(run) if follows && bytes + padded <= CHUNK_BYTES && is_same_engine(before, engine) => {
                     run.end = n + 1;
                     bytes += padded;
                 }
@@ -308,7 +393,8 @@ impl Image {
         extents: &[Option<Extent<'_>>],
         buffer: &mut ChunkBuffer,
     ) -> Result<(), ImageError> {
-        let apart = self.bulk.in_memory() || run.len() == 1;
+        let bulk = &self.of(&self.chunks[self.placed[run.start] as usize]).bulk;
+        let apart = bulk.in_memory() || run.len() == 1;
         let mut left = run;
         while apart && !left.is_empty() {
             let chunk = &self.chunks[self.placed[left.start] as usize];
@@ -366,17 +452,18 @@ impl Image {
             return Ok(false);
         }
         extent.populate(chunk.offset, chunk.length);
+        let bulk = &self.of(chunk).bulk;
         // A copy is hashed while it is in the cache; a disk wants large transfers.
-        let step = if self.bulk.in_memory() { PIECE_BYTES as u64 } else { CHUNK_BYTES };
+        let step = if bulk.in_memory() { PIECE_BYTES as u64 } else { CHUNK_BYTES };
         let mut hasher = blake3::Hasher::new();
         for at in (0..chunk.length).step_by(size(step)) {
             let (to, bytes) = (chunk.offset + at, step.min(chunk.length - at));
-            match extent.read_from(self.bulk.file(), chunk.file_offset + at, to, size(bytes)) {
+            match extent.read_from(bulk.file(), chunk.file_offset + at, to, size(bytes)) {
                 Ok(()) => buffer.hash(&mut hasher, extent, to, bytes).map_err(|e| self.unbuffered(e))?,
                 Err(error) if matches!(error.raw_os_error(), Some(nix::libc::EFAULT | nix::libc::EINVAL)) => {
                     return Ok(false);
                 }
-                Err(source) => return Err(self.unread(source)),
+                Err(source) => return Err(self.unread(chunk, source)),
             }
         }
         self.compare(chunk, &hasher)?;
@@ -393,16 +480,17 @@ impl Image {
         let chunk_at = |n: usize| &self.chunks[self.placed[n] as usize];
         let end = |chunk: &Chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE);
         let start = chunk_at(run.start).file_offset;
+        let first = chunk_at(run.start);
         let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
         let bytes = &mut bytes[..size(end(chunk_at(run.end - 1)) - start)];
-        self.bulk.read(bytes, start).map_err(|source| self.unread(source))?;
+        self.of(first).bulk.read(bytes, start).map_err(|source| self.unread(first, source))?;
         for chunk in run.map(chunk_at) {
             let padded = &bytes[size(chunk.file_offset - start)..size(end(chunk) - start)];
             let (bytes, padding) = padded.split_at(size(chunk.length));
             self.compare(chunk, blake3::Hasher::new().update(bytes))?;
             if let Some(at) = first_nonzero(padding) {
                 let offset = chunk.file_offset + chunk.length + at as u64;
-                return Err(self.corrupt(offset, "a byte behind a chunk is not zero"));
+                return Err(self.corrupt(chunk, offset, "a byte behind a chunk is not zero"));
             }
             take(chunk, bytes);
         }
@@ -413,20 +501,83 @@ impl Image {
         if *hasher.finalize().as_bytes() == chunk.hash {
             return Ok(());
         }
-        Err(self.corrupt(chunk.file_offset, "the hash of a chunk does not fit its bytes"))
+        Err(self.corrupt(chunk, chunk.file_offset, "the hash of a chunk does not fit its bytes"))
     }
 
-    fn corrupt(&self, offset: u64, what: &'static str) -> ImageError {
-        ImageError::Corrupt { path: self.path.clone(), section: "contents", offset, what }
+    fn corrupt(&self, chunk: &Chunk, offset: u64, what: &'static str) -> ImageError {
+        ImageError::Corrupt { path: self.of(chunk).path.clone(), section: "contents", offset, what }
     }
 
     fn unbuffered(&self, source: std::io::Error) -> ImageError {
-        ImageError::Io { act: "find memory to read", path: self.path.clone(), source }
+        ImageError::Io { act: "find memory to read", path: self.own().path.clone(), source }
     }
 
-    fn unread(&self, source: std::io::Error) -> ImageError {
-        ImageError::Io { act: "read contents of", path: self.path.clone(), source }
+    fn unread(&self, chunk: &Chunk, source: std::io::Error) -> ImageError {
+        ImageError::Io { act: "read contents of", path: self.of(chunk).path.clone(), source }
     }
+}
+
+impl Place {
+    /// A file of an earlier image, opened and found to be the one that `image` was made with.
+    fn of_earlier(
+        image: &Path,
+        named: &EarlierFile,
+        open: impl Fn(&EarlierFile) -> std::io::Result<File>,
+        trust: impl Fn(&Path, u32) -> Result<(), ImageError>,
+    ) -> Result<Self, ImageError> {
+        let path = image.with_file_name(&named.name);
+        let missing = |source| ImageError::Earlier { path: image.into(), earlier: path.clone(), source };
+        let other = |what| ImageError::OtherEarlier { path: image.into(), earlier: path.clone(), what };
+        let file = open(named).map_err(missing)?;
+        if regular(&file, &path, trust)? != named.bytes {
+            return Err(other("it has another length"));
+        }
+        if named.bytes < CONTENTS_OFFSET || front_of(&file).map_err(missing)? != named.front {
+            return Err(other("it has another front"));
+        }
+        let bulk = bulk(file, &path)?;
+        Ok(Self { path, bytes: named.bytes, front: named.front, bulk })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        self.bulk.file()
+    }
+}
+
+/// The hash by which the file of an image is known.
+fn front_of(file: &File) -> std::io::Result<[u8; 32]> {
+    let mut front = [0; size(CONTENTS_OFFSET)];
+    file.read_exact_at(&mut front, 0)?;
+    Ok(*blake3::hash(&front).as_bytes())
+}
+
+/// The length of a file that has to be a regular one, of an owner who is trusted.
+fn regular(
+    file: &File,
+    path: &Path,
+    trust: impl Fn(&Path, u32) -> Result<(), ImageError>,
+) -> Result<u64, ImageError> {
+    let status =
+        file.metadata().map_err(|source| ImageError::Io { act: "stat", path: path.into(), source })?;
+    let found = match status.file_type() {
+        kind if kind.is_file() => None,
+        kind if kind.is_dir() => Some("a directory"),
+        kind if kind.is_fifo() => Some("a FIFO"),
+        _ => Some("a device or socket"),
+    };
+    if let Some(found) = found {
+        return Err(ImageError::NotAFile { path: path.into(), found });
+    }
+    trust(path, status.uid())?;
+    Ok(status.len())
+}
+
+/// The file's contents, past the page cache.
+fn bulk(file: File, path: &Path) -> Result<Bulk, ImageError> {
+    let io = |act| move |source| ImageError::Io { act, path: path.into(), source };
+    let bulk = Bulk::new(file).map_err(io("stat the file system of"))?;
+    bulk.set_direct(true).map_err(io("go past the page cache with"))?;
+    Ok(bulk)
 }
 
 /// Where in less than a page the first byte is that is not zero.
@@ -435,21 +586,16 @@ fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     if ZEROS.starts_with(bytes) { None } else { bytes.iter().position(|byte| *byte != 0) }
 }
 
-fn decode_chunks(
-    path: &Path,
-    bytes: &[u8],
-    table: &Section,
-    contents: &Section,
-) -> Result<Vec<Chunk>, ImageError> {
-    let contents_end = contents.offset + contents.length;
+/// The chunk table; `ends` are those of the files' contents, by number.
+fn decode_chunks(path: &Path, bytes: &[u8], table: &Section, ends: &[u64]) -> Result<Vec<Chunk>, ImageError> {
     let mut chunks: Vec<Chunk> = Vec::with_capacity(bytes.len() / CHUNK_ENTRY_BYTES);
     for (n, entry) in bytes.chunks_exact(CHUNK_ENTRY_BYTES).enumerate() {
         let chunk = Chunk::decode(entry);
         let offset = table.offset + (n * CHUNK_ENTRY_BYTES) as u64;
         let bad = |what| Err(ImageError::Corrupt { path: path.into(), section: "chunks", offset, what });
-        if entry[4..8] != [0; 4] {
-            return bad("a reserved field is not zero");
-        }
+        let Some(contents_end) = ends.get(chunk.file as usize) else {
+            return bad("a chunk is in a file that is not listed");
+        };
         if chunk.length == 0 || chunk.length > CHUNK_BYTES || !chunk.offset.is_multiple_of(CHUNK_BYTES) {
             return bad("a chunk has an impossible length or offset");
         }
@@ -458,7 +604,7 @@ fn decode_chunks(
             && chunk
                 .file_offset
                 .checked_add(chunk.length.next_multiple_of(PAGE))
-                .is_some_and(|end| end <= contents_end);
+                .is_some_and(|end| end <= *contents_end);
         if !inside || chunk.offset.checked_add(chunk.length).is_none() {
             return bad("a chunk lies outside the contents");
         }
@@ -471,7 +617,7 @@ fn decode_chunks(
     Ok(chunks)
 }
 
-/// The chunks in the order of the file, where they have to lie without gap or overlap.
+/// The chunks in the order of the files. In the image's own they have to lie without gap or overlap, in earlier ones without overlap.
 fn place(path: &Path, chunks: &[Chunk], table: &Section, contents: &Section) -> Result<Vec<u32>, ImageError> {
     let bad = |entry: u64, what| {
         let offset = table.offset + entry * CHUNK_ENTRY_BYTES as u64;
@@ -479,16 +625,26 @@ fn place(path: &Path, chunks: &[Chunk], table: &Section, contents: &Section) -> 
     };
     // CAST: MAX_CHUNKS is below 2^32.
     let mut placed: Vec<u32> = (0..count(chunks.len())).collect();
-    placed.sort_unstable_by_key(|&index| chunks[index as usize].file_offset);
-    let mut end = contents.offset;
+    placed.sort_unstable_by_key(|&index| {
+        let chunk = &chunks[index as usize];
+        (chunk.file, chunk.file_offset)
+    });
+    let (mut end, mut file) = (contents.offset, 0);
+    let is_covered = |end| end == contents.offset + contents.length;
     for &index in &placed {
         let chunk = &chunks[index as usize];
-        if chunk.file_offset != end {
+        if chunk.file != file {
+            if file == 0 && !is_covered(end) {
+                return bad(0, "the chunks do not cover the contents");
+            }
+            (file, end) = (chunk.file, CONTENTS_OFFSET);
+        }
+        if chunk.file_offset < end || file == 0 && chunk.file_offset > end {
             return bad(u64::from(index), "a chunk overlaps another or leaves a gap");
         }
-        end += chunk.length.next_multiple_of(PAGE);
+        end = chunk.file_offset + chunk.length.next_multiple_of(PAGE);
     }
-    if end != contents.offset + contents.length {
+    if file == 0 && !is_covered(end) {
         return bad(0, "the chunks do not cover the contents");
     }
     Ok(placed)

@@ -6,6 +6,7 @@
 mod engine;
 mod golden;
 mod hostile;
+mod parent;
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

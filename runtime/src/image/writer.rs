@@ -20,11 +20,12 @@ use stasis_protocol::Limit;
 use super::engine::{EngineBuffer, EngineError, Piece};
 use super::extent::is_same_engine;
 use super::format::{
-    CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, ImageError, Section, SectionKind, encode_front,
+    CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, EarlierFile, ImageError, Section, SectionKind, encode_front,
 };
 use super::host::{HostRange, Mapping};
+use super::parent::{Linked, Parent};
 use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, copy_and_hash, for_each};
-use super::{CHUNK_BYTES, Extent};
+use super::{CHUNK_BYTES, Extent, Image};
 
 /// Name of an image in memory, as /proc shows it.
 const IN_MEMORY: &str = "stasis-image";
@@ -40,6 +41,8 @@ pub struct WriteStats {
     pub content_bytes: u64,
     /// Bytes of them that were not zero and are in the file.
     pub stored_bytes: u64,
+    /// Bytes of them that are in files of the parent, which has the same.
+    pub unchanged_bytes: u64,
     /// Length of the file.
     pub file_bytes: u64,
 }
@@ -51,6 +54,8 @@ pub struct Finished {
     pub stats: WriteStats,
     /// The image itself, for [`super::Image::of_file`]; all there is of one that has no name ([`ImageWriter::in_memory`]).
     pub file: File,
+    /// The files of earlier images that it has contents in, in their order.
+    pub earlier: Vec<File>,
 }
 
 /// Where an image will be found.
@@ -87,6 +92,7 @@ pub struct ImageWriter {
     chunks: Vec<Chunk>,
     end: u64,
     content_bytes: u64,
+    parent: Option<Parent>,
 }
 
 /// A part of an extent that becomes at most one chunk.
@@ -130,6 +136,18 @@ impl ImageWriter {
         Self::over(place, mode.and_then(|()| Bulk::new(file)), "create")
     }
 
+    /// As [`ImageWriter::create`]. What `parent` has, in whatever extent, stays where it is: the files get second names (hard links)
+    /// beside the image, which are theirs as long as the image is, whatever becomes of the parent. So the parent is on
+    /// the same file system. At most fifteen files are used, those with most of the parent's contents.
+    ///
+    /// # Errors
+    /// As [`ImageWriter::create`]; [`ImageError::Elsewhere`].
+    pub fn create_upon(path: &Path, parent: &Image) -> Result<Self, ImageError> {
+        let writer = Self::create(path)?;
+        let parent = Parent::of(parent, path, writer.bulk.file())?;
+        Ok(Self { parent: Some(parent), ..writer })
+    }
+
     /// Starts an image that is kept in this process's memory: the same format, in a memfd that has no name.
     ///
     /// # Errors
@@ -150,7 +168,14 @@ impl ImageWriter {
 
     fn over(place: Place, bulk: io::Result<Bulk>, act: &'static str) -> Result<Self, ImageError> {
         match bulk {
-            Ok(bulk) => Ok(Self { place, bulk, chunks: Vec::new(), end: CONTENTS_OFFSET, content_bytes: 0 }),
+            Ok(bulk) => Ok(Self {
+                place,
+                bulk,
+                chunks: Vec::new(),
+                end: CONTENTS_OFFSET,
+                content_bytes: 0,
+                parent: None,
+            }),
             Err(source) => Err(ImageError::Io { act, path: place.label().into(), source }),
         }
     }
@@ -166,6 +191,7 @@ impl ImageWriter {
         let sink = Sink {
             extents,
             bulk: &self.bulk,
+            parent: self.parent.as_ref(),
             mapping: self.mapping(most)?,
             end: AtomicU64::new(self.end),
             most,
@@ -215,6 +241,10 @@ impl ImageWriter {
     /// # Errors
     /// [`ImageError::Io`]; [`ImageError::Metadata`] when the metadata cannot be written as JSON.
     pub fn finish<M: Serialize>(mut self, metadata: &M) -> Result<Finished, ImageError> {
+        let linked = match &self.parent {
+            Some(parent) => parent.link(&mut self.chunks)?,
+            None => Linked::default(),
+        };
         let metadata = serde_json::to_vec(metadata)
             .map_err(|source| ImageError::Metadata { path: self.place.label().into(), source })?;
         let mut table = Vec::with_capacity(self.chunks.len() * CHUNK_ENTRY_BYTES);
@@ -224,32 +254,39 @@ impl ImageWriter {
         let table_hash = *blake3::hash(&table).as_bytes();
         let chunks_at = self.end;
         let meta_at = chunks_at + table.len() as u64;
-        let file_bytes = meta_at + metadata.len() as u64;
+        let earlier_at = meta_at + metadata.len() as u64;
+        let earlier: Vec<u8> = linked.names.iter().flat_map(EarlierFile::encode).collect();
+        let file_bytes = earlier_at + earlier.len() as u64;
         let section = |kind, offset, length, hash| Section { kind, offset, length, hash };
         let meta_hash = *blake3::hash(&metadata).as_bytes();
-        let mut front = encode_front(
-            file_bytes,
-            &[
-                section(SectionKind::Contents, CONTENTS_OFFSET, self.end - CONTENTS_OFFSET, table_hash),
-                section(SectionKind::Chunks, chunks_at, table.len() as u64, table_hash),
-                section(SectionKind::Metadata, meta_at, metadata.len() as u64, meta_hash),
-            ],
-        );
+        let mut sections = vec![
+            section(SectionKind::Contents, CONTENTS_OFFSET, self.end - CONTENTS_OFFSET, table_hash),
+            section(SectionKind::Chunks, chunks_at, table.len() as u64, table_hash),
+            section(SectionKind::Metadata, meta_at, metadata.len() as u64, meta_hash),
+        ];
+        if !earlier.is_empty() {
+            let hash = *blake3::hash(&earlier).as_bytes();
+            sections.push(section(SectionKind::Earlier, earlier_at, earlier.len() as u64, hash));
+        }
+        let mut front = encode_front(file_bytes, &sections);
         // An earlier image's bytes may be there.
         front.resize(size(CONTENTS_OFFSET), 0);
         let file = self.bulk.file();
         let write = |bytes: &[u8], at| file.write_all_at(bytes, at).map_err(|e| self.io("write", e));
         write(&table, chunks_at)?;
         write(&metadata, meta_at)?;
+        write(&earlier, earlier_at)?;
         write(&front, 0)?;
         file.set_len(file_bytes).map_err(|e| self.io("give its length to", e))?;
         if let Place::Named { .. } = self.place {
             file.sync_all().map_err(|e| self.io("sync", e))?;
         }
         self.place.publish()?;
-        let stored_bytes = self.chunks.iter().map(|c| c.length).sum();
-        let stats = WriteStats { content_bytes: self.content_bytes, stored_bytes, file_bytes };
-        Ok(Finished { stats, file: self.bulk.into_file() })
+        let bytes =
+            |is_own: bool| self.chunks.iter().filter(|c| (c.file == 0) == is_own).map(|c| c.length).sum();
+        let (content_bytes, stored_bytes, unchanged_bytes) = (self.content_bytes, bytes(true), bytes(false));
+        let stats = WriteStats { content_bytes, stored_bytes, unchanged_bytes, file_bytes };
+        Ok(Finished { stats, file: self.bulk.into_file(), earlier: linked.keep() })
     }
 
     fn io(&self, act: &'static str, source: io::Error) -> ImageError {
@@ -330,6 +367,7 @@ type Readable<'p> = (&'p Part, HostRange);
 struct Sink<'a> {
     extents: &'a [Extent<'a>],
     bulk: &'a Bulk,
+    parent: Option<&'a Parent>,
     mapping: Option<Mapping>,
     /// Where the next chunk goes without a mapping.
     end: AtomicU64,
@@ -348,6 +386,9 @@ impl<'a> Sink<'a> {
         if bytes == 0 {
             return Ok(Vec::new());
         }
+        if let Some(parent) = self.parent {
+            return Ok(self.write_changed(parent, &stored, buffer)?);
+        }
         let place = match &self.mapping {
             None => self.end.fetch_add(bytes, Ordering::Relaxed),
             Some(mapping) => match mapping.take(size(bytes)) {
@@ -361,6 +402,39 @@ impl<'a> Sink<'a> {
         let chunks = self.fill(&stored, place, into);
         self.take_space(place + bytes);
         self.bulk.write(into, place)?;
+        Ok(chunks)
+    }
+
+    /// Writes the parts that the parent has not.
+    fn write_changed(
+        &self,
+        parent: &Parent,
+        parts: &[Readable<'_>],
+        buffer: &mut ChunkBuffer,
+    ) -> io::Result<Vec<Chunk>> {
+        let buffer = buffer.bytes()?;
+        let (mut chunks, mut changed) = (Vec::with_capacity(parts.len()), 0);
+        for (part, range) in parts {
+            let &&Part { extent, offset, length } = part;
+            let (bytes, padding) = buffer[changed..changed + size(part.padded())].split_at_mut(size(length));
+            let hash = copy_and_hash(range, bytes);
+            let (file, file_offset) = match parent.take(&hash, length) {
+                Some(place) => place,
+                None => {
+                    padding.fill(0);
+                    let at = changed as u64;
+                    changed += size(part.padded());
+                    (0, at)
+                }
+            };
+            chunks.push(Chunk { extent, offset, length, file, file_offset, hash });
+        }
+        if changed > 0 {
+            let place = self.end.fetch_add(changed as u64, Ordering::Relaxed);
+            chunks.iter_mut().filter(|chunk| chunk.file == 0).for_each(|chunk| chunk.file_offset += place);
+            self.take_space(place + changed as u64);
+            self.bulk.write(&buffer[..changed], place)?;
+        }
         Ok(chunks)
     }
 
@@ -419,7 +493,7 @@ impl<'a> Sink<'a> {
             let hash = copy_and_hash(range, bytes);
             padding.fill(0);
             let &&Part { extent, offset, length } = part;
-            chunks.push(Chunk { extent, offset, length, file_offset, hash });
+            chunks.push(Chunk { extent, offset, length, file: 0, file_offset, hash });
             file_offset += part.padded();
             into = rest;
         }

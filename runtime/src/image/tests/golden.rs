@@ -69,6 +69,21 @@ fn golden_image_of_format_1_3_loads_and_verifies() {
     Registry::restore((), registry).unwrap();
 }
 
+/// Written by the last version of format 1.4, for a program in C that writes its packets itself, on a driver with shared virtual memory.
+#[test]
+fn golden_image_of_format_1_4_loads_and_verifies() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/image/golden/format-1.4.img");
+    assert_eq!(std::fs::read(&path).unwrap()[8..12], [1, 0, 4, 0]);
+    let image = Image::open(&path).unwrap();
+    image.verify().unwrap();
+    let metadata: Metadata = image.metadata().unwrap();
+    let registry = &metadata.registry;
+    assert_eq!((registry.queues.entries.len(), registry.signals.entries.len()), (1, 3));
+    // What came with 1.5.
+    assert_eq!(image.earlier(), []);
+    Registry::restore((), registry).unwrap();
+}
+
 fn assert_holds_what_was_written(image: &Image, metadata: &Metadata, sentence: &[u8]) {
     let registry = &metadata.registry;
     // What came with 1.2.

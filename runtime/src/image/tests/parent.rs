@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Images that were made upon a parent hold what they were made of, whatever becomes of the parent, and are refused when a file is
+//! missing that they have contents in, or is another.
+
+use super::super::format::{CONTENTS_OFFSET, MAX_EARLIER};
+use super::*;
+
+/// Buffers of all sizes, some with the same bytes.
+fn buffers() -> Vec<Memory> {
+    let mut memories = sample();
+    memories.extend((0..60).map(|n| Memory::of(&noise(1 + n % 7 * 900, (n % 50) as u64))));
+    memories
+}
+
+fn change(memory: &mut Memory, place: usize) {
+    let place = memory.start + place;
+    memory.store[place] = memory.store[place].wrapping_add(1);
+}
+
+fn upon(parent: &Path, path: &Path, memories: &mut [Memory]) -> Finished {
+    write(ImageWriter::create_upon(path, &Image::open(parent).unwrap()).unwrap(), memories)
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A parent, removed after an image was made upon it, of which two buffers changed. The image's directory and name.
+fn child() -> (tempfile::TempDir, PathBuf, Vec<Memory>) {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| directory.path().join(name));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&two).unwrap();
+    let mut memories = buffers();
+    write(ImageWriter::create(&one.join("x.img")).unwrap(), &mut memories);
+    change(&mut memories[0], 17);
+    change(&mut memories[2], 99);
+    upon(&one.join("x.img"), &two.join("x.img"), &mut memories);
+    fs::remove_dir_all(one).unwrap();
+    (directory, two.join("x.img"), memories)
+}
+
+#[test]
+fn what_the_parent_has_is_not_written_again_and_outlives_the_parent() {
+    let (_directory, path, memories) = child();
+    let image = Image::open(&path).unwrap();
+    assert_holds(&image, &memories);
+    let [earlier] = image.earlier() else { panic!("{:?}", image.earlier()) };
+    assert_eq!(names(path.parent().unwrap()), ["x.img".to_owned(), earlier.name.clone()]);
+    let [own, of_parent] = image.bytes_by_file()[..] else { panic!() };
+    assert_eq!(own, CHUNK_BYTES + 100, "the first chunk of one buffer, and another buffer");
+    assert!(of_parent > CHUNK_BYTES, "{of_parent}");
+    // All of it, and none of it.
+    let directory = path.parent().unwrap();
+    let mut same = memories;
+    let stats = upon(&path, &directory.join("same.img"), &mut same).stats;
+    assert_eq!((stats.stored_bytes, stats.unchanged_bytes), (0, own + of_parent));
+    assert_holds(&Image::open(&directory.join("same.img")).unwrap(), &same);
+    let mut other = vec![Memory::of(&noise(5000, 12_345))];
+    let stats = upon(&path, &directory.join("other.img"), &mut other).stats;
+    assert_eq!((stats.stored_bytes, stats.unchanged_bytes), (5000, 0));
+    let image = Image::open(&directory.join("other.img")).unwrap();
+    assert_eq!(image.earlier(), []);
+    assert_holds(&image, &other);
+}
+
+#[test]
+fn many_generations_have_few_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut memories: Vec<_> = (0..40).map(|n| Memory::of(&noise(9000, n))).collect();
+    let at = |generation: usize| directory.path().join(format!("{generation}")).join("x.img");
+    fs::create_dir(at(0).parent().unwrap()).unwrap();
+    write(ImageWriter::create(&at(0)).unwrap(), &mut memories);
+    for generation in 1..40 {
+        fs::create_dir(at(generation).parent().unwrap()).unwrap();
+        change(&mut memories[generation], generation);
+        let finished = upon(&at(generation - 1), &at(generation), &mut memories);
+        assert_eq!(finished.stats.stored_bytes + finished.stats.unchanged_bytes, 40 * 9000);
+        assert!(finished.stats.stored_bytes <= 3 * 9000, "{generation}: {:?}", finished.stats);
+        fs::remove_dir_all(at(generation - 1).parent().unwrap()).unwrap();
+        let image = Image::open(&at(generation)).unwrap();
+        assert!(image.earlier().len() <= MAX_EARLIER);
+        assert_holds(&image, &memories);
+    }
+    assert_eq!(names(at(39).parent().unwrap()).len(), 1 + MAX_EARLIER);
+}
+
+#[test]
+fn earlier_file_that_is_missing_or_another_is_named() {
+    let (_directory, path, _) = child();
+    let earlier = path.with_file_name(&Image::open(&path).unwrap().earlier()[0].name);
+    let bytes = fs::read(&earlier).unwrap();
+    let refused = |act: &dyn Fn()| {
+        act();
+        let error = Image::open(&path).and_then(|image| image.verify()).unwrap_err();
+        fs::remove_file(&earlier).ok();
+        fs::write(&earlier, &bytes).unwrap();
+        Image::open(&path).unwrap().verify().unwrap();
+        error
+    };
+    let error = refused(&|| fs::remove_file(&earlier).unwrap());
+    assert!(matches!(&error, ImageError::Earlier { earlier: named, .. } if *named == earlier), "{error}");
+    let error = refused(&|| fs::write(&earlier, &bytes[..bytes.len() - 1]).unwrap());
+    assert!(
+        matches!(&error, ImageError::OtherEarlier { earlier: named, .. } if *named == earlier),
+        "{error}"
+    );
+    let flipped = |place: usize| {
+        let mut bytes = bytes.clone();
+        bytes[place] ^= 1;
+        fs::write(&earlier, bytes).unwrap();
+    };
+    for place in [0, 40, 80, CONTENTS_OFFSET as usize - 1] {
+        let error = refused(&|| flipped(place));
+        let is_named = matches!(&error, ImageError::OtherEarlier { earlier: named, .. } if *named == earlier);
+        assert!(is_named, "{error}");
+    }
+    // A byte of contents that the image has there.
+    let chunk = *Image::open(&path).unwrap().chunks().iter().find(|chunk| chunk.file == 1).unwrap();
+    let error = refused(&|| flipped(chunk.file_offset as usize));
+    let is_named = matches!(&error, ImageError::Corrupt { path: named, .. } if *named == earlier);
+    assert!(is_named, "{error}");
+    for planted in ["/etc/passwd", "/dev/zero"] {
+        let error = refused(&|| {
+            fs::remove_file(&earlier).unwrap();
+            symlink(planted, &earlier).unwrap();
+        });
+        assert!(matches!(error, ImageError::Earlier { .. }), "{error}");
+    }
+}
+
+#[test]
+fn every_byte_of_an_image_with_earlier_files_is_covered() {
+    let (_directory, path, _) = child();
+    let whole = fs::read(&path).unwrap();
+    let contents = Image::open(&path).unwrap();
+    let own = contents.bytes_by_file()[0].next_multiple_of(4096) + 4096;
+    let ends = CONTENTS_OFFSET as usize + 5000..(CONTENTS_OFFSET + own) as usize - 9000;
+    // Most of the contents are one chunk, of which a few bytes are enough.
+    for place in (0..whole.len()).filter(|place| !ends.contains(place)).step_by(3) {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1 << (place % 8);
+        fs::write(&path, &bytes).unwrap();
+        let taken = Image::open(&path).and_then(|image| image.verify());
+        assert!(taken.is_err(), "byte {place} is not covered");
+    }
+}
+
+#[test]
+fn unfinished_image_leaves_no_second_names() {
+    let (_directory, path, mut memories) = child();
+    let before = names(path.parent().unwrap());
+    let parent = Image::open(&path).unwrap();
+    let new = path.with_file_name("new.img");
+    let mut writer = ImageWriter::create_upon(&new, &parent).unwrap();
+    writer.write_contents(&extents(&mut memories), &Limit::none()).unwrap();
+    drop(writer);
+    assert_eq!(names(path.parent().unwrap()), before);
+    // What an earlier attempt has left under a second name is replaced and not followed.
+    let victim = path.with_file_name("victim");
+    fs::write(&victim, "precious").unwrap();
+    let left = new.with_file_name(parent.earlier()[0].name.replace("x.img", "new.img"));
+    symlink(&victim, &left).unwrap();
+    upon(&path, &new, &mut memories);
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    assert!(fs::symlink_metadata(&left).unwrap().is_file());
+    assert_holds(&Image::open(&new).unwrap(), &memories);
+}
+
+#[test]
+fn parent_on_another_file_system_is_refused_before_anything_is_written() {
+    let parent = Image::of_file(in_memory(&mut buffers()), Path::new("memory")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let error = ImageWriter::create_upon(&directory.path().join("x.img"), &parent).unwrap_err();
+    assert!(matches!(error, ImageError::Elsewhere { .. }), "{error}");
+    assert_eq!(names(directory.path()), Vec::<String>::new());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(32) })]
+    #[test]
+    fn any_changes_come_back(
+        steps in prop::collection::vec(
+            prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12), 1..6,
+        ),
+        dropped in any::<prop::sample::Index>(),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut memories: Vec<_> =
+            (0..30).map(|n| Memory::new(&noise(1 + n * 611 % 9000, n as u64 % 20), n % 3)).collect();
+        let mut path = directory.path().join("0.img");
+        write(ImageWriter::create(&path).unwrap(), &mut memories);
+        for (generation, changes) in steps.into_iter().enumerate() {
+            for (buffer, place) in changes {
+                let memory = &mut memories[buffer.index(30)];
+                let place = place.index(memory.bytes);
+                change(memory, place);
+            }
+            // Extents have no names: others may follow them.
+            let moved = memories.remove(dropped.index(30));
+            memories.push(moved);
+            let next = directory.path().join(format!("{}.img", generation + 1));
+            upon(&path, &next, &mut memories);
+            path = next;
+            assert_holds(&Image::open(&path).unwrap(), &memories);
+        }
+    }
+}
