@@ -9,10 +9,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stasis::checkpoint::Metadata;
 use stasis::criu::{CheckedFiles, Manifest, OpenDirectory, SessionIndex, Trust};
-use stasis::image::Image;
+use stasis::image::{EarlierFile, Image};
 use stasis::share::SharedState;
 
 use crate::foreign::Devices;
+use crate::freeze::open_image;
 use crate::output::{self, line};
 
 /// Arguments of `stasis inspect`.
@@ -54,8 +55,29 @@ struct InspectedImage {
     file_bytes: u64,
     chunks: usize,
     stored_bytes: u64,
+    /// The files of earlier images that it has contents in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<Earlier>,
     verified: bool,
     metadata: Metadata,
+}
+
+#[derive(Debug, Serialize)]
+struct Earlier {
+    name: String,
+    file_bytes: u64,
+    /// Bytes of it that are contents of the image.
+    used_bytes: u64,
+}
+
+fn earlier(image: &Image) -> Vec<Earlier> {
+    let used = image.bytes_by_file().into_iter().skip(1);
+    let one = |(file, used_bytes): (&EarlierFile, u64)| Earlier {
+        name: file.name.clone(),
+        file_bytes: file.bytes,
+        used_bytes,
+    };
+    image.earlier().iter().zip(used).map(one).collect()
 }
 
 fn look(path: &Path, image: &Image, verify: bool) -> Result<InspectedImage> {
@@ -67,6 +89,7 @@ fn look(path: &Path, image: &Image, verify: bool) -> Result<InspectedImage> {
         file_bytes: image.file_bytes(),
         chunks: image.chunks().len(),
         stored_bytes: image.chunks().iter().map(|c| c.length).sum(),
+        earlier: earlier(image),
         verified: verify,
         metadata: image.metadata()?,
     })
@@ -92,7 +115,7 @@ fn checkpoint(directory: &Path, args: &InspectArgs) -> Result<Inspected> {
     let bar = progress(&manifest, args);
     let image = |name: String| {
         let path = directory.join(&name);
-        let image = Image::of_file(opened.file(&name)?, &path)?;
+        let image = open_image(&opened, &name)?;
         let looked = look(&path, &image, args.verify)?;
         bar.inc(looked.stored_bytes);
         Ok(looked)
@@ -178,6 +201,9 @@ fn describe_files(text: &mut String, manifest: &Manifest, verified: Option<Check
 fn describe_image(text: &mut String, image: &InspectedImage) {
     let (chunks, stored) = (image.chunks, image.stored_bytes);
     line!(text, "{}: {} bytes, {chunks} chunks with {stored} bytes", image.path.display(), image.file_bytes);
+    for Earlier { name, file_bytes, used_bytes } in &image.earlier {
+        line!(text, "  {used_bytes} of them in {name}, an earlier image's file of {file_bytes} bytes");
+    }
     let m = &image.metadata;
     line!(text, "  id {}, process {}, on {}", m.image_id, m.pid, m.transport);
     for agent in &m.agents {

@@ -15,6 +15,7 @@ mod loopback;
 mod output;
 mod preflight;
 mod run;
+mod squash;
 mod timings;
 mod together;
 
@@ -75,6 +76,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// What a checkpoint directory or image holds.
     Inspect(inspect::InspectArgs),
+    /// Make a checkpoint that was made upon a parent whole by itself, in another directory.
+    Squash(squash::SquashArgs),
     /// Complete the manifest of a checkpoint. CRIU calls it when its images are whole and the tasks still frozen.
     #[command(hide = true)]
     CommitImages {
@@ -127,6 +130,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         },
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Squash(args) => squash::run(&args),
         Command::Dispatch(args) => dispatch::run(*args),
         Command::CommitImages { directory: None, .. } | Command::CommitImages { layout: true, .. } => {
             println!("{SEALED_LAYOUT}");

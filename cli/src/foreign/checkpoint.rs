@@ -55,6 +55,10 @@ pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
         !args.no_dump,
         "--no-dump is not for a program under `stasis run`: the device stays paused only while this command lives"
     );
+    ensure!(
+        args.parent.is_none(),
+        "--parent is not for a program under `stasis run`, whose memory is written whole: leave it out"
+    );
     let criu = Criu::find()?;
     let _claims = trees.iter().map(Claim::take).collect::<Result<Vec<_>>>()?;
     if !args.no_preflight {

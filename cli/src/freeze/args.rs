@@ -51,6 +51,10 @@ pub struct CheckpointArgs {
     /// Put the buffers into the process's own memory, so that CRIU's images alone are the whole checkpoint (slower).
     #[arg(long)]
     pub(crate) self_contained: bool,
+    /// An earlier checkpoint, on the same file system: what it has of the buffers is not written again. The new one does not need it
+    /// afterwards.
+    #[arg(long, value_name = "DIR", conflicts_with = "self_contained")]
+    pub(crate) parent: Option<PathBuf>,
     /// Stop once the device is closed, and leave the dump to a `criu` of your own within the lease.
     #[arg(long, conflicts_with_all = ["leave_running", "self_contained"])]
     pub(crate) no_dump: bool,

@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: nothing of the process exists yet, and nothing is changed here.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use indicatif::ProgressBar;
 use stasis::checkpoint::Metadata;
 use stasis::criu::{Executable, Manifest, OpenDirectory};
-use stasis::image::{Image, memory_is_ample};
+use stasis::image::{EarlierFile, Image, memory_is_ample};
 
 use super::progress::mebibytes;
 
@@ -64,10 +65,20 @@ pub(super) fn unlisted(manifest: &Manifest, directory: &Path) -> String {
     )
 }
 
+/// Opens an image and the files of earlier ones that it has contents in, all from this directory.
+pub fn open_image(directory: &OpenDirectory, name: &str) -> Result<Image> {
+    let path = directory.path().join(name);
+    let open = |_, earlier: &EarlierFile| {
+        let beside = Path::new(name).with_file_name(&earlier.name);
+        directory.file(&beside.to_string_lossy()).map_err(io::Error::other)
+    };
+    Ok(Image::of_files(directory.file(name)?, &path, open)?)
+}
+
 /// Makes sure that an image is whole, and that its process will find the others of its session.
 fn image(directory: &OpenDirectory, name: &str, no_verify: bool) -> Result<()> {
     let path = directory.path().join(name);
-    let image = Image::of_file(directory.file(name)?, &path)?;
+    let image = open_image(directory, name)?;
     if !no_verify {
         image.verify()?;
     }

@@ -22,7 +22,8 @@ use super::dumps;
 use super::fate::{Known, is_complete, list, verdict};
 use super::orders::{Return, cause, checkpoint_all, resume_all};
 use super::outcome::{CheckpointOutcome, named};
-use super::party::{Party, Tree};
+use super::parent::{self, Parents};
+use super::party::{Member, Party, Tree};
 use super::progress::{milliseconds, spinner};
 use crate::{output, preflight};
 
@@ -50,9 +51,10 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
         let told = |root| [args.criu.options(root).dump_arguments(), args.criu_args.clone()].concat();
         preflight::check(&roots, &criu, told, args.preempt)?;
     }
+    let parents = args.parent.as_ref().map(|parent| parent::find(parent, &party)).transpose()?;
     let directory = party.prepare(&args.directory)?;
     let bar = spinner(args.json);
-    let frozen = freeze(args, &party, &criu, &directory, &bar);
+    let frozen = freeze(args, &party, &parents.unwrap_or_default(), &criu, &directory, &bar);
     bar.finish_and_clear();
     let (reports, criu_ms) = frozen.inspect_err(|_| {
         if is_abandoned(&party, &directory) {
@@ -118,13 +120,14 @@ fn what_is_left(party: &Party, directory: &Path, lease_ms: u64, criu: &Path) -> 
 fn freeze(
     args: &CheckpointArgs,
     party: &Party,
+    parents: &Parents,
     criu: &Criu,
     directory: &Path,
     bar: &ProgressBar,
 ) -> Result<(Vec<CheckpointReport>, f64)> {
     bar.set_message("stopping the queues and writing the buffers");
     let known = Known::of(party.trees.iter().flat_map(Tree::pids));
-    let (reports, files) = evacuate(args, party, directory, &known)?;
+    let (reports, files) = evacuate(args, party, parents, directory, &known)?;
     let members = Members { known: &known, files: &files };
     if args.no_dump {
         return Ok((reports, 0.0));
@@ -182,13 +185,15 @@ struct Members<'a> {
 fn evacuate(
     args: &CheckpointArgs,
     party: &Party,
+    parents: &Parents,
     directory: &Path,
     known: &Known,
 ) -> Result<(Vec<CheckpointReport>, HeldFiles)> {
     // Beyond the drain the time goes into writing.
     let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
     let deadline = Duration::from_millis(args.deadline_ms);
-    let order = |member| CheckpointOrder {
+    let order = |member: &Member| CheckpointOrder {
+        parent: parents.get(&member.pid).cloned(),
         deadline_ms: args.deadline_ms,
         lease_ms: args.lease_ms,
         mode: if args.preempt { Mode::Preempt } else { Mode::Drain },

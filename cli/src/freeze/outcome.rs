@@ -52,6 +52,7 @@ pub(super) fn sum(reports: &[CheckpointReport]) -> CheckpointReport {
         close_ms: sum.close_ms.max(report.close_ms),
         content_bytes: sum.content_bytes + report.content_bytes,
         stored_bytes: sum.stored_bytes + report.stored_bytes,
+        unchanged_bytes: sum.unchanged_bytes + report.unchanged_bytes,
         image_bytes: sum.image_bytes + report.image_bytes,
         engine_bytes: sum.engine_bytes + report.engine_bytes,
         // It is for the manifest only.
@@ -132,13 +133,17 @@ impl CheckpointOutcome {
         let trees: Vec<_> =
             party.trees.iter().map(|tree| named(tree.pid, tree.members.len(), tree.is_plain())).collect();
         let (is, it) = if trees.len() > 1 { ("are", "they") } else { ("is", "it") };
+        let unchanged = match self.report.unchanged_bytes {
+            0 => String::new(),
+            bytes => format!(" beside {:.1} MiB that the parent has", mebibytes(bytes)),
+        };
         let after = match (self.left_running, trees.len()) {
             (true, 1) => "it runs on".to_owned(),
             (true, _) => "they run on".to_owned(),
             (false, _) => format!("{it} {is} gone"),
         };
         let mut text = format!(
-            "{} {is} in {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms ({:.0} lock, {:.0} write, {:.0} close, {:.0} \
+            "{} {is} in {}: {:.1} MiB of buffers in {:.1} MiB{unchanged}, {:.0} ms ({:.0} lock, {:.0} write, {:.0} close, {:.0} \
              CRIU); {after}\n",
             trees.join(" and "),
             directory.display(),

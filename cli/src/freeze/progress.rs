@@ -42,6 +42,6 @@ fn turn(bar: &ProgressBar) {
     });
 }
 
-pub(super) fn mebibytes(bytes: u64) -> f64 {
+pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

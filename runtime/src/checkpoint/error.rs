@@ -155,6 +155,11 @@ pub enum CheckpointError {
         "A self-contained checkpoint is one of a process by itself; this one is to share memory with others"
     )]
     NotContained,
+    /// A self-contained checkpoint upon a parent.
+    #[error(
+        "A self-contained checkpoint has its contents in the process's memory and not beside those of a parent: leave one or the other out"
+    )]
+    ParentOfContained,
     /// The image could not be written or taken.
     #[error("The image cannot be used")]
     Image(#[from] ImageError),

@@ -25,11 +25,15 @@ pub struct CheckpointOptions {
     /// The processes it shares memory with, which are checkpointed at the same time. `None`: no other process
     /// may hold this process's memory.
     pub session: Option<SessionOrder>,
+    /// The directory of an earlier image, of this process or of another, on the same file system. What it has stays where it is: only
+    /// what changed is written ([`crate::image::ImageWriter::create_upon`]). The new image does not need the directory
+    /// afterwards.
+    pub parent: Option<PathBuf>,
 }
 
 impl Default for CheckpointOptions {
     fn default() -> Self {
-        Self { deadline: DEFAULT_DEADLINE, self_contained: false, session: None }
+        Self { deadline: DEFAULT_DEADLINE, self_contained: false, session: None, parent: None }
     }
 }
 

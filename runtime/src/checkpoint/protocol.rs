@@ -76,6 +76,10 @@ pub struct CheckpointOrder {
     /// The processes that are checkpointed with it.
     #[serde(default)]
     pub session: Option<SessionOrder>,
+    /// The directory of an earlier image; only what changed is written ([`super::CheckpointOptions::parent`]). Older agents write
+    /// everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<PathBuf>,
     /// The answer brings the render files and the image, for the controller to hold, too, until it orders to resume.
     #[serde(default)]
     pub hold_files: bool,
@@ -104,6 +108,7 @@ impl CheckpointOrder {
             self_contained: false,
             outlives_controller: false,
             session: None,
+            parent: None,
             hold_files: false,
             on_stranded: OnStranded::Wait,
             stranded_ms: stranded_ms(),

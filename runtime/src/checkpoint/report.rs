@@ -19,6 +19,9 @@ pub struct CheckpointReport {
     pub content_bytes: u64,
     /// Bytes stored (zeros cost nothing).
     pub stored_bytes: u64,
+    /// Bytes that the parent has, which were not stored again. Older agents tell 0.
+    #[serde(default)]
+    pub unchanged_bytes: u64,
     /// Length of the image files.
     pub image_bytes: u64,
     /// Buffers' bytes that copy engines moved: those that the CPU does not see, or reads slowly. Older agents tell 0.
@@ -33,6 +36,7 @@ impl CheckpointReport {
     pub(super) fn add_written(&mut self, stats: WriteStats) {
         self.content_bytes += stats.content_bytes;
         self.stored_bytes += stats.stored_bytes;
+        self.unchanged_bytes += stats.unchanged_bytes;
         self.image_bytes += stats.file_bytes;
     }
 }

@@ -175,23 +175,30 @@ fn open_image(
     options: &RestoreOptions,
 ) -> Result<(Image, Vec<String>), CheckpointError> {
     let act = "take up the image";
-    let (image, path) =
-        match (&snapshot.contents, held.and_then(|held| held.image.as_ref()), &options.directory) {
-            (Contents::Memory(file), ..) => {
-                let label = PathBuf::from("the image in memory");
-                (Image::of_file(file.try_clone().map_err(system(act))?, &label)?, label)
-            }
-            (Contents::File(_), _, Some(directory)) => {
-                let path = directory.join(IMAGE_FILE);
-                (Image::open(&path)?, path)
-            }
-            (Contents::File(path), Some(image), None) => {
-                // Opened anew: a duplicate would share the flags that reading it sets.
-                let file = File::open(format!("/proc/self/fd/{}", image.as_raw_fd())).map_err(system(act))?;
-                (Image::of_file(file, path)?, path.clone())
-            }
-            (Contents::File(path), None, None) => (Image::open(path)?, path.clone()),
-        };
+    let (image, path) = match (
+        &snapshot.contents,
+        held.map(|held| &held.image).filter(|files| !files.is_empty()),
+        &options.directory,
+    ) {
+        (Contents::Memory(file), ..) => {
+            let label = PathBuf::from("the image in memory");
+            (Image::of_file(file.try_clone().map_err(system(act))?, &label)?, label)
+        }
+        (Contents::File(_), _, Some(directory)) => {
+            let path = directory.join(IMAGE_FILE);
+            (Image::open(&path)?, path)
+        }
+        (Contents::File(path), Some(files), None) => {
+            // Opened anew: a duplicate would share the flags that reading it sets.
+            let open = |n: usize| match files.get(n) {
+                Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd())),
+                None => Err(std::io::ErrorKind::NotFound.into()),
+            };
+            let file = open(0).map_err(system(act))?;
+            (Image::of_files(file, path, |n, _| open(n + 1))?, path.clone())
+        }
+        (Contents::File(path), None, None) => (Image::open(path)?, path.clone()),
+    };
     let metadata: Metadata = image.metadata()?;
     if metadata.image_id != snapshot.image_id {
         let (found, wanted) = (metadata.image_id, snapshot.image_id.clone());
@@ -401,7 +408,9 @@ fn undo_restore(
     }
     if !is_known {
         // From now on this process's address spaces are tied to these files.
-        let image = held.and_then(|held| held.image.as_ref()?.try_clone().ok());
+        let files = held.map_or(&[][..], |held| &held.image);
+        // All or none: without one of them the image is not whole.
+        let image = files.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().unwrap_or_default();
         match duplicates(renders) {
             Ok(renders) => {
                 let held = Held { renders, image };

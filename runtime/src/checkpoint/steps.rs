@@ -146,7 +146,12 @@ pub fn write_and_close(
 ) -> Result<CheckpointReport, CheckpointError> {
     Ok(CheckpointMachine::of(context).machine.checkpoint(
         &Driver(context),
-        &Destination { directory, self_contained: options.self_contained, session: options.session.as_ref() },
+        &Destination {
+            directory,
+            self_contained: options.self_contained,
+            session: options.session.as_ref(),
+            parent: options.parent.as_deref(),
+        },
         options.deadline,
     )?)
 }

@@ -33,7 +33,7 @@ use crate::context::handover::{TakeError, take_device, try_put_device};
 use crate::context::queue::lost_agent;
 use crate::context::registry::Persist;
 use crate::context::registry::state::AgentIndex;
-use crate::image::{IMAGE_FILE, ImageWriter};
+use crate::image::{IMAGE_FILE, Image, ImageWriter};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{Participant, SessionOrder, end_rendezvous, replace_with_placeholders};
 
@@ -44,11 +44,24 @@ pub(super) struct Destination<'a> {
     pub self_contained: bool,
     /// The processes that are checkpointed with this one.
     pub session: Option<&'a SessionOrder>,
+    /// The directory of an earlier image.
+    pub parent: Option<&'a Path>,
 }
 
 impl Destination<'_> {
     fn path(&self) -> PathBuf {
         self.directory.join(IMAGE_FILE)
+    }
+
+    fn writer(&self) -> Result<ImageWriter, CheckpointError> {
+        Ok(match (self.self_contained, self.parent) {
+            (true, Some(_)) => return Err(CheckpointError::ParentOfContained),
+            (true, None) => ImageWriter::in_memory()?,
+            (false, None) => ImageWriter::create(&self.path())?,
+            (false, Some(parent)) => {
+                ImageWriter::create_upon(&self.path(), &Image::open(&parent.join(IMAGE_FILE))?)?
+            }
+        })
     }
 }
 
@@ -118,10 +131,13 @@ pub(super) fn tear_down(
     let mut participant = prepare(context, closed, into, limit).map_err(Down::untouched)?;
     let saved = Saved { agents: &agents, mode, participant: &participant };
     let written = write_image(context, closed, into, &saved, limit, report).map_err(Down::untouched)?;
-    let Written { image_id, file: image, captured } = written;
+    let Written { image_id, file: image, earlier, captured } = written;
     let (contents, image) = match into.self_contained {
-        true => (Contents::Memory(image), None),
-        false => (Contents::File(into.path()), Some(image.into())),
+        true => (Contents::Memory(image), Vec::new()),
+        false => {
+            let files = std::iter::once(image).chain(earlier).map(OwnedFd::from);
+            (Contents::File(into.path()), files.collect())
+        }
     };
     report.write_ms = milliseconds(started);
     let started = Instant::now();
@@ -223,6 +239,8 @@ struct Saved<'a> {
 struct Written {
     image_id: String,
     file: File,
+    /// The files of earlier images that it has contents in.
+    earlier: Vec<File>,
     /// The driver's state, if the queues were preempted.
     captured: Option<Captured>,
 }
@@ -245,10 +263,7 @@ fn write_image(
         Mode::Preempt => preempt::contents(&registry, on, limit)?,
         Mode::Drain => contents::saved_buffers(&registry),
     };
-    let mut writer = match into.self_contained {
-        true => ImageWriter::in_memory()?,
-        false => ImageWriter::create(&into.path())?,
-    };
+    let mut writer = into.writer()?;
     let mut names: Vec<String> = contents.iter().map(|(key, _)| key.to_string()).collect();
     let movers =
         Movers::new(context, closed, &mut registry, on, &contents, |agent| !lost.contains(&agent), limit)?;
@@ -285,11 +300,11 @@ fn write_image(
     };
     let finished = writer.finish(&metadata)?;
     report.add_written(finished.stats);
-    Ok(Written { image_id, file: finished.file, captured })
+    Ok(Written { image_id, file: finished.file, earlier: finished.earlier, captured })
 }
 
-/// The render files of an open device once more, with the image.
-fn duplicate(device: &Device, image: Option<OwnedFd>) -> Result<Held, CheckpointError> {
+/// The render files of an open device once more, with the image's files.
+fn duplicate(device: &Device, image: Vec<OwnedFd>) -> Result<Held, CheckpointError> {
     let files = device.nodes().iter().map(|node| node.render.as_fd().try_clone_to_owned());
     let renders = files.collect::<Result<_, _>>().map_err(system("duplicate the render files"))?;
     Ok(Held { renders, image })

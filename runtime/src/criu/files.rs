@@ -20,7 +20,7 @@ use super::layout::{
 };
 use super::opened::{Entry, OpenDirectory, Trust, called};
 
-/// How much of an image of ours is hashed again: its front has the hashes of its tables, and those the hashes of the
+/// How much of an image of ours is hashed again, and of files of earlier images that it has contents in: its front has the hashes of its tables, and those the hashes of the
 /// rest.
 const FRONT: u64 = 4096;
 /// The directory that CRIU is told to take plugins from: an empty one.
@@ -81,6 +81,12 @@ fn find_own(directory: &OpenDirectory, prefix: &str, found: &mut Found) -> Resul
     Ok(())
 }
 
+/// Whether this follows an image's name in that of a file of an earlier image, which the image has contents in.
+fn is_earlier(rest: &str) -> bool {
+    let is_hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    rest.strip_prefix('.').is_some_and(is_hash)
+}
+
 impl Manifest {
     /// Whether it lists the files.
     #[must_use]
@@ -107,7 +113,9 @@ impl Manifest {
 
     /// How much of a file is hashed.
     fn hashed_bytes(&self, path: &str, bytes: u64) -> u64 {
-        if self.image_names().any(|name| name == path) { bytes.min(FRONT) } else { bytes }
+        let is_of =
+            |image: String| path.strip_prefix(&image).is_some_and(|rest| rest.is_empty() || is_earlier(rest));
+        if self.image_names().any(is_of) { bytes.min(FRONT) } else { bytes }
     }
 
     fn wanted(&self, directory: &Path, path: &str, bytes: u64) -> Wanted {

@@ -26,7 +26,7 @@ use super::format::{
 };
 use super::host::{HostRange, PIECE_BYTES};
 use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, for_each};
-use super::{CHUNK_BYTES, Extent};
+use super::{CHUNK_BYTES, Extent, ImageWriter, WriteStats};
 
 /// Flags, and what has no meaning in the header.
 const RESERVED: [Range<usize>; 2] = [12..16, 28..32];
@@ -266,6 +266,39 @@ impl Image {
     #[must_use]
     pub fn metadata_offset(&self) -> u64 {
         self.metadata_offset
+    }
+
+    /// Writes an image of the same contents and metadata that is whole by itself. Every hash is checked.
+    ///
+    /// # Errors
+    /// As [`Image::verify`] and [`super::ImageWriter::create`].
+    pub fn copy_to(&self, path: &Path, limit: &Limit) -> Result<WriteStats, ImageError> {
+        Ok(ImageWriter::copy(path, self, limit)?.stats)
+    }
+
+    pub(super) fn metadata_bytes(&self) -> &[u8] {
+        &self.metadata
+    }
+
+    /// Gives out all contents on all cores: chunks whose hashes fit, one behind the other in whole pages, and where each is
+    /// among them.
+    pub(super) fn each_run(
+        &self,
+        limit: &Limit,
+        take: impl Fn(&[u8], &[(&Chunk, u64)]) -> Result<(), ImageError> + Sync,
+    ) -> Result<(), ImageError> {
+        let runs = self.runs(|_| None);
+        for_each(runs.len(), self.threads(), limit, |n, buffer| {
+            let run = runs[n].clone();
+            let chunks: Vec<&Chunk> = run.clone().map(|n| &self.chunks[self.placed[n] as usize]).collect();
+            let Some(start) = chunks.first().map(|chunk| chunk.file_offset) else { return Ok(()) };
+            self.read_run(run, buffer, |_, _| ())?;
+            let end =
+                chunks.iter().map(|chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE)).max();
+            let placed: Vec<_> = chunks.iter().map(|chunk| (*chunk, chunk.file_offset - start)).collect();
+            let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
+            take(&bytes[..size(end.unwrap_or(start) - start)], &placed)
+        })
     }
 
     /// Reads all contents and checks every hash.

@@ -247,6 +247,32 @@ impl ImageWriter {
         };
         let metadata = serde_json::to_vec(metadata)
             .map_err(|source| ImageError::Metadata { path: self.place.label().into(), source })?;
+        self.end_with(&metadata, linked)
+    }
+
+    /// A whole image at `path` of the same contents and metadata as `image`, whose hashes are checked.
+    pub(super) fn copy(path: &Path, image: &Image, limit: &Limit) -> Result<Finished, ImageError> {
+        let mut writer = Self::create(path)?;
+        let before = |source| writer.io("prepare", source);
+        writer.bulk.set_direct(true).map_err(before)?;
+        let (end, chunks) =
+            (AtomicU64::new(writer.end), Mutex::new(Vec::with_capacity(image.chunks().len())));
+        image.each_run(limit, |bytes, run| {
+            let place = end.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            writer.bulk.write(bytes, place).map_err(|source| writer.io("write contents to", source))?;
+            let moved = run.iter().map(|(chunk, at)| Chunk { file: 0, file_offset: place + at, ..**chunk });
+            chunks.lock().unwrap_or_else(PoisonError::into_inner).extend(moved);
+            Ok(())
+        })?;
+        writer.bulk.set_direct(false).map_err(before)?;
+        writer.end = end.into_inner();
+        writer.chunks = chunks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        writer.chunks.sort_unstable_by_key(|c| (c.extent, c.offset));
+        writer.content_bytes = writer.chunks.iter().map(|c| c.length).sum();
+        writer.end_with(image.metadata_bytes(), Linked::default())
+    }
+
+    fn end_with(mut self, metadata: &[u8], linked: Linked) -> Result<Finished, ImageError> {
         let mut table = Vec::with_capacity(self.chunks.len() * CHUNK_ENTRY_BYTES);
         for chunk in &self.chunks {
             table.extend_from_slice(&chunk.encode());
@@ -258,7 +284,7 @@ impl ImageWriter {
         let earlier: Vec<u8> = linked.names.iter().flat_map(EarlierFile::encode).collect();
         let file_bytes = earlier_at + earlier.len() as u64;
         let section = |kind, offset, length, hash| Section { kind, offset, length, hash };
-        let meta_hash = *blake3::hash(&metadata).as_bytes();
+        let meta_hash = *blake3::hash(metadata).as_bytes();
         let mut sections = vec![
             section(SectionKind::Contents, CONTENTS_OFFSET, self.end - CONTENTS_OFFSET, table_hash),
             section(SectionKind::Chunks, chunks_at, table.len() as u64, table_hash),
@@ -274,7 +300,7 @@ impl ImageWriter {
         let file = self.bulk.file();
         let write = |bytes: &[u8], at| file.write_all_at(bytes, at).map_err(|e| self.io("write", e));
         write(&table, chunks_at)?;
-        write(&metadata, meta_at)?;
+        write(metadata, meta_at)?;
         write(&earlier, earlier_at)?;
         write(&front, 0)?;
         file.set_len(file_bytes).map_err(|e| self.io("give its length to", e))?;

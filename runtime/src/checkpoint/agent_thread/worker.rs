@@ -250,6 +250,7 @@ fn lock_and_write(
         deadline: order.write_deadline_ms.map_or(DEFAULT_DEADLINE, Duration::from_millis),
         self_contained: order.self_contained,
         session: order.session.clone(),
+        parent: order.parent.clone(),
     };
     let report = if abandoned.load(Ordering::Relaxed) {
         if let Some(session) = &order.session {

@@ -145,8 +145,9 @@ impl KeeperError {
 pub struct Held {
     /// The render files, in the order of the agents.
     pub renders: Vec<OwnedFd>,
-    /// The image: whoever moves or removes its directory takes nothing from a process that has to go on.
-    pub image: Option<OwnedFd>,
+    /// The image, and the files of earlier ones that it has contents in, or nothing: whoever moves or removes its directory takes nothing
+    /// from a process that has to go on.
+    pub image: Vec<OwnedFd>,
 }
 
 impl Held {
@@ -161,13 +162,10 @@ impl Held {
 
     /// Duplicates of files that a controller held for a process of so many agents; `None` if they are not its.
     pub fn of(files: &[OwnedFd], agents: usize) -> Option<Self> {
-        let (renders, image) = match files.len().checked_sub(agents) {
-            Some(0) => (files, None),
-            Some(1) => (&files[..agents], files.last()),
-            _ => return None,
-        };
-        let renders = renders.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>().ok()?;
-        Some(Self { renders, image: image.map(OwnedFd::try_clone).transpose().ok()? })
+        let (renders, image) = files.split_at_checked(agents)?;
+        let duplicates =
+            |files: &[OwnedFd]| files.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().ok();
+        Some(Self { renders: duplicates(renders)?, image: duplicates(image)? })
     }
 }
 
@@ -183,7 +181,8 @@ struct Keeper {
 pub struct Keepers {
     keepers: Vec<Keeper>,
     files: usize,
-    has_image: bool,
+    /// How many of them are render files.
+    renders: usize,
 }
 
 impl Keepers {
@@ -198,7 +197,7 @@ impl Keepers {
         let listeners: Vec<_> = bound.iter().map(|(listener, _)| listener.as_fd()).collect();
         let pids = fork_keepers(&listeners, &files, pid, true)?;
         let keepers = bound.into_iter().zip(pids).map(|((_, name), pid)| Keeper { name, pid }).collect();
-        Ok(Self { keepers, files: files.len(), has_image: held.image.is_some() })
+        Ok(Self { keepers, files: files.len(), renders: held.renders.len() })
     }
 
     /// Gets the files from one keeper or the other; both go on holding them.
@@ -210,7 +209,8 @@ impl Keepers {
         for keeper in &self.keepers {
             match keeper.fetch(self.files) {
                 Ok(mut files) => {
-                    let image = if self.has_image { files.pop() } else { None };
+                    // As many as there are: `Keeper::fetch` has counted them.
+                    let image = files.split_off(self.renders.min(files.len()));
                     return Ok(Held { renders: files, image });
                 }
                 Err(error) => failures.push(error),

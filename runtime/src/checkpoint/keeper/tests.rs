@@ -20,8 +20,8 @@ fn inodes(held: &Held) -> Vec<u64> {
     held.files().iter().map(|file| nix::sys::stat::fstat(file).unwrap().st_ino).collect()
 }
 
-fn held(with_image: bool) -> Held {
-    Held { renders: files(&["a", "b"]), image: files(&["image"]).pop().filter(|_| with_image) }
+fn held(image: &[&'static str]) -> Held {
+    Held { renders: files(&["a", "b"]), image: files(image) }
 }
 
 fn kill(keeper: &Keeper) {
@@ -40,16 +40,16 @@ fn wait_for_the_end_of(pid: i32) {
 
 #[test]
 fn fetch_returns_the_same_open_files_and_keepers_hold_them_until_they_are_released() {
-    for with_image in [true, false] {
-        let held = held(with_image);
+    for image in [&["image"][..], &[], &["image", "earlier", "earliest"]] {
+        let held = held(image);
         let expected = inodes(&held);
         let keepers = Keepers::hold(&held).unwrap();
         drop(held);
         for _ in 0..3 {
             let back = keepers.fetch().unwrap();
             assert_eq!(
-                (inodes(&back), back.renders.len(), back.image.is_some()),
-                (expected.clone(), 2, with_image)
+                (inodes(&back), back.renders.len(), back.image.len()),
+                (expected.clone(), 2, image.len())
             );
         }
         let pids: Vec<_> = keepers.keepers.iter().map(|keeper| keeper.pid).collect();
@@ -63,7 +63,7 @@ fn fetch_returns_the_same_open_files_and_keepers_hold_them_until_they_are_releas
 #[test]
 fn each_keeper_serves_alone() {
     for killed in [0, 1] {
-        let held = held(true);
+        let held = held(&["image"]);
         let keepers = Keepers::hold(&held).unwrap();
         kill(&keepers.keepers[killed]);
         assert_eq!(inodes(&keepers.fetch().unwrap()), inodes(&held));
@@ -75,7 +75,7 @@ fn each_keeper_serves_alone() {
 
 #[test]
 fn keepers_that_are_gone_are_known_to_be_gone_for_good() {
-    let keepers = Keepers::hold(&held(false)).unwrap();
+    let keepers = Keepers::hold(&held(&[])).unwrap();
     keepers.keepers.iter().for_each(kill);
     let mut kept = Kept::WithKeepers(keepers);
     assert!(kept.fetch().unwrap().is_none());
@@ -88,7 +88,7 @@ fn keepers_that_are_gone_are_known_to_be_gone_for_good() {
 
 #[test]
 fn keeper_that_stands_still_is_passed_over_and_not_given_up() {
-    let held = held(true);
+    let held = held(&["image"]);
     let keepers = Keepers::hold(&held).unwrap();
     let signal = |keeper: &Keeper, signal: Signal| signal::kill(Pid::from_raw(keeper.pid), signal).unwrap();
     signal(&keepers.keepers[0], Signal::SIGSTOP);
@@ -103,7 +103,7 @@ fn keeper_that_stands_still_is_passed_over_and_not_given_up() {
 
 #[test]
 fn stranger_under_the_name_of_a_dead_keeper_is_not_believed() {
-    let keepers = Keepers::hold(&held(false)).unwrap();
+    let keepers = Keepers::hold(&held(&[])).unwrap();
     keepers.keepers.iter().for_each(kill);
     // Of our own user even: its pid is not the keeper's.
     let impostors: Vec<_> = keepers
@@ -126,7 +126,7 @@ fn stranger_under_the_name_of_a_dead_keeper_is_not_believed() {
 
 #[test]
 fn names_of_keepers_cannot_be_known_beforehand() {
-    let keepers = Keepers::hold(&held(false)).unwrap();
+    let keepers = Keepers::hold(&held(&[])).unwrap();
     let names: Vec<_> = keepers.keepers.iter().map(|keeper| keeper.name.clone()).collect();
     let own = format!("{KEEPER_NAME}{}.", std::process::id());
     let random: Vec<_> = names.iter().map(|name| name.strip_prefix(&own).unwrap()).collect();
@@ -139,7 +139,7 @@ fn names_of_keepers_cannot_be_known_beforehand() {
 fn too_many_files_are_refused_before_anything_is_forked() {
     let one = files(&["a"]).pop().unwrap();
     let renders = (0..=MAX_FILES).map(|_| one.try_clone().unwrap()).collect();
-    let error = Keepers::hold(&Held { renders, image: None }).unwrap_err();
+    let error = Keepers::hold(&Held { renders, image: Vec::new() }).unwrap_err();
     assert!(matches!(error, KeeperError::TooMany { count: 65 }), "{error}");
 }
 
@@ -149,7 +149,7 @@ fn successor_has_the_same_files_in_the_same_order_under_the_same_name() {
         println!("ignored: only root is given another process's files");
         return;
     }
-    let held = held(true);
+    let held = held(&["image"]);
     let keepers = Keepers::hold(&held).unwrap();
     for keeper in &keepers.keepers {
         let pidfd = linux::pidfd_open(Pid::from_raw(keeper.pid)).unwrap();
@@ -202,7 +202,7 @@ fn no_keeper_is_left_when_not_all_can_be_forked() {
         // SAFETY: the call has no pointer.
         Errno::result(unsafe { nix::libc::syscall(nix::libc::SYS_setuid, user) }).unwrap();
         setrlimit(Resource::RLIMIT_NPROC, limit, limit).unwrap();
-        let held = held(true);
+        let held = held(&["image"]);
         match Keepers::hold(&held) {
             Ok(keepers) => {
                 assert_eq!(inodes(&keepers.fetch().unwrap()), inodes(&held));

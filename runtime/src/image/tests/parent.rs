@@ -30,14 +30,17 @@ fn names(directory: &Path) -> Vec<String> {
 
 /// A parent, removed after an image was made upon it, of which two buffers changed. The image's directory and name.
 fn child() -> (tempfile::TempDir, PathBuf, Vec<Memory>) {
+    child_of(buffers(), [0, 2])
+}
+
+/// The same of other buffers, of which these changed.
+fn child_of(mut memories: Vec<Memory>, changed: [usize; 2]) -> (tempfile::TempDir, PathBuf, Vec<Memory>) {
     let directory = tempfile::tempdir().unwrap();
     let [one, two] = ["one", "two"].map(|name| directory.path().join(name));
     fs::create_dir(&one).unwrap();
     fs::create_dir(&two).unwrap();
-    let mut memories = buffers();
     write(ImageWriter::create(&one.join("x.img")).unwrap(), &mut memories);
-    change(&mut memories[0], 17);
-    change(&mut memories[2], 99);
+    changed.into_iter().for_each(|buffer| change(&mut memories[buffer], 17));
     upon(&one.join("x.img"), &two.join("x.img"), &mut memories);
     fs::remove_dir_all(one).unwrap();
     (directory, two.join("x.img"), memories)
@@ -65,6 +68,29 @@ fn what_the_parent_has_is_not_written_again_and_outlives_the_parent() {
     let image = Image::open(&directory.join("other.img")).unwrap();
     assert_eq!(image.earlier(), []);
     assert_holds(&image, &other);
+}
+
+#[test]
+fn copy_is_whole_by_itself_and_of_right_contents_only() {
+    let (_directory, path, memories) = child();
+    let image = Image::open(&path).unwrap();
+    let whole = path.with_file_name("whole.img");
+    let stats = image.copy_to(&whole, &Limit::none()).unwrap();
+    assert_eq!((stats.stored_bytes, stats.unchanged_bytes), (image.bytes_by_file().iter().sum(), 0));
+    let earlier = path.with_file_name(&image.earlier()[0].name);
+    let chunk = *image.chunks().iter().find(|chunk| chunk.file == 1).unwrap();
+    let mut bytes = fs::read(&earlier).unwrap();
+    bytes[chunk.file_offset as usize] ^= 1;
+    fs::remove_file(&path).unwrap();
+    fs::write(&earlier, bytes).unwrap();
+    let copied = Image::open(&whole).unwrap();
+    assert_eq!(copied.earlier(), []);
+    assert_holds(&copied, &memories);
+    // What is damaged is not made whole.
+    let again = path.with_file_name("again.img");
+    let error = image.copy_to(&again, &Limit::none()).unwrap_err();
+    assert!(matches!(error, ImageError::Corrupt { .. }), "{error}");
+    assert!(!names(path.parent().unwrap()).iter().any(|name| name.starts_with("again")));
 }
 
 #[test]
@@ -134,13 +160,10 @@ fn earlier_file_that_is_missing_or_another_is_named() {
 
 #[test]
 fn every_byte_of_an_image_with_earlier_files_is_covered() {
-    let (_directory, path, _) = child();
+    let memories = (0..6).map(|n| Memory::of(&noise(100 + n as usize * 1000, n))).collect();
+    let (_directory, path, _) = child_of(memories, [1, 4]);
     let whole = fs::read(&path).unwrap();
-    let contents = Image::open(&path).unwrap();
-    let own = contents.bytes_by_file()[0].next_multiple_of(4096) + 4096;
-    let ends = CONTENTS_OFFSET as usize + 5000..(CONTENTS_OFFSET + own) as usize - 9000;
-    // Most of the contents are one chunk, of which a few bytes are enough.
-    for place in (0..whole.len()).filter(|place| !ends.contains(place)).step_by(3) {
+    for place in 0..whole.len() {
         let mut bytes = whole.clone();
         bytes[place] ^= 1 << (place % 8);
         fs::write(&path, &bytes).unwrap();
