@@ -11,6 +11,7 @@ mod disk;
 pub mod engines;
 pub mod image;
 mod memory;
+pub mod parent;
 mod pieces;
 mod plot;
 
