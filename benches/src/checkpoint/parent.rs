@@ -32,9 +32,11 @@ fn hash_speed() -> Result<f64> {
         let started = Instant::now();
         std::thread::scope(|scope| {
             for part in bytes.chunks(BYTES.div_ceil(cores)) {
-                scope.spawn(|| part.chunks(CHUNK_BYTES as usize).for_each(|chunk| {
-                    std::hint::black_box(blake3::hash(chunk));
-                }));
+                scope.spawn(|| {
+                    part.chunks(CHUNK_BYTES as usize).for_each(|chunk| {
+                        std::hint::black_box(blake3::hash(chunk));
+                    })
+                });
             }
         });
         times.push(started.elapsed().as_secs_f64());

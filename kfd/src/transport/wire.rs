@@ -16,6 +16,8 @@
 //! accept, a message that arrived before would have no credentials.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, UnixCredentials, getsockopt, recv, setsockopt, sockopt};
@@ -409,7 +411,15 @@ pub fn send<M: Serialize>(
 pub struct ReceiveBuffer {
     bytes: Vec<u8>,
     most: usize,
+    /// How long the next message is looked for before the thread sleeps until it comes.
+    moment: Duration,
 }
+
+/// Longest look for a message. Of two threads that answer each other, each on a CPU of its own, waking one takes longer than most
+/// answers do.
+const MOMENT: Duration = Duration::from_micros(50);
+/// A shorter one is left out.
+const SHORTEST_MOMENT: Duration = Duration::from_micros(5);
 
 /// Bytes that a buffer keeps after a larger message.
 const KEPT_BYTES: usize = 16 << 10;
@@ -424,15 +434,22 @@ impl ReceiveBuffer {
     /// For messages of up to `most` bytes.
     #[must_use]
     pub const fn with_limit(most: usize) -> Self {
-        Self { bytes: Vec::new(), most }
+        Self { bytes: Vec::new(), most, moment: MOMENT }
     }
 
     /// Memory for the next message in `socket`: as much as it needs, but at least one byte, so that a message that is
     /// too large is cut and not taken for the end of the connection. Waits for a message.
     fn fit(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [u8], WireError> {
-        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
-        let next = linux::retry(|| recv(socket.as_raw_fd(), &mut [], flags))
-            .map_err(|errno| WireError::system("recv", errno))?;
+        let next = match self.next(socket) {
+            Some(next) => next,
+            None => {
+                let begun = Instant::now();
+                let next = linux::retry(|| recv(socket.as_raw_fd(), &mut [], NEXT))
+                    .map_err(|errno| WireError::system("recv", errno))?;
+                self.slept(begun.elapsed());
+                next
+            }
+        };
         let wanted = next.clamp(1, self.most);
         if self.bytes.len() > KEPT_BYTES && wanted <= KEPT_BYTES {
             self.bytes = Vec::new();
@@ -442,6 +459,44 @@ impl ReceiveBuffer {
         }
         Ok(&mut self.bytes[..wanted])
     }
+}
+
+/// Asks for the length of the next message.
+const NEXT: MsgFlags = MsgFlags::MSG_PEEK.union(MsgFlags::MSG_TRUNC);
+
+impl ReceiveBuffer {
+    /// Whether a message is there, or comes within a moment. A moment is long while messages come at once, and none while they do
+    /// not.
+    pub(super) fn comes_soon(&mut self, socket: BorrowedFd<'_>) -> bool {
+        self.next(socket).is_some()
+    }
+
+    /// The length of the message that comes within a moment.
+    fn next(&mut self, socket: BorrowedFd<'_>) -> Option<usize> {
+        let begun = Instant::now();
+        loop {
+            match recv(socket.as_raw_fd(), &mut [], NEXT | MsgFlags::MSG_DONTWAIT) {
+                Ok(next) => return Some(next),
+                Err(Errno::EAGAIN | Errno::EINTR) if begun.elapsed() < self.moment => std::hint::spin_loop(),
+                // What is wrong is said to who waits.
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Hears how long the thread slept until the message came.
+    pub(super) fn slept(&mut self, time: Duration) {
+        self.moment = match time < MOMENT * 2 && has_cpus() {
+            true => MOMENT,
+            false => Some(self.moment / 2).filter(|half| *half >= SHORTEST_MOMENT).unwrap_or_default(),
+        };
+    }
+}
+
+/// Whether two threads run at a time here.
+fn has_cpus() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))
 }
 
 impl Default for ReceiveBuffer {
@@ -511,5 +566,26 @@ mod tests {
         assert!(held(100) < 256, "room for the largest costs a megabyte a channel");
         assert!((100_000..300_000).contains(&held(100_000)));
         assert!(held(100) < 256);
+    }
+
+    #[test]
+    fn message_is_looked_for_while_messages_come_at_once() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let mut buffer = ReceiveBuffer::new();
+        assert!(!buffer.comes_soon(b.as_fd()));
+        for _ in 0..8 {
+            buffer.slept(MOMENT * 3);
+        }
+        assert_eq!(buffer.moment, Duration::ZERO);
+        // There is no need to look for what is there.
+        send(a.as_fd(), &Reply::Busy, &[]).unwrap();
+        assert!(buffer.comes_soon(b.as_fd()));
+        receive::<Reply>(b.as_fd(), &mut buffer).unwrap();
+        buffer.slept(MOMENT / 2);
+        assert_eq!(buffer.moment, if has_cpus() { MOMENT } else { Duration::ZERO });
+        drop(a);
+        assert!(buffer.comes_soon(b.as_fd()), "the end of a connection comes, too");
+        assert!(matches!(receive::<Reply>(b.as_fd(), &mut buffer), Err(WireError::Closed)));
     }
 }

@@ -422,7 +422,7 @@ pub(super) fn decode_front(
         return Err(corrupt("sections", length_at(2), "the metadata is longer than 1 GiB"));
     }
     let whole = |section: &Section, entry: usize, most: u64| {
-        section.length % entry as u64 == 0 && section.length / entry as u64 <= most
+        section.length.is_multiple_of(entry as u64) && section.length / entry as u64 <= most
     };
     if !whole(chunks, CHUNK_ENTRY_BYTES, MAX_CHUNKS) {
         return Err(corrupt("sections", length_at(1), "the chunk table has an impossible length"));

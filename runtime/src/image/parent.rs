@@ -32,6 +32,9 @@ struct Candidate {
     path: PathBuf,
 }
 
+/// The hash of bytes, and how many they are.
+type Bytes = ([u8; 32], u64);
+
 /// Where contents are: the candidate's number from 1, and the offset in its file.
 type Place = (u32, u64);
 
@@ -41,8 +44,7 @@ pub(super) struct Parent {
     /// The new image.
     path: PathBuf,
     candidates: Vec<Candidate>,
-    /// By hash and length.
-    known: Mutex<HashMap<([u8; 32], u64), Vec<Place>>>,
+    known: Mutex<HashMap<Bytes, Vec<Place>>>,
 }
 
 impl Parent {
@@ -75,7 +77,7 @@ impl Parent {
         let number_of = |chunk: &Chunk| {
             candidates.iter().position(|(number, _)| *number == chunk.file as usize).map(|at| count(at + 1))
         };
-        let mut known: HashMap<_, Vec<Place>> = HashMap::with_capacity(image.chunks().len());
+        let mut known: HashMap<Bytes, Vec<Place>> = HashMap::with_capacity(image.chunks().len());
         for chunk in image.chunks() {
             if let Some(number) = number_of(chunk) {
                 known.entry((chunk.hash, chunk.length)).or_default().push((number, chunk.file_offset));

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, sockopt};
@@ -102,7 +102,11 @@ impl Channel {
     ) -> Result<Received<Reply>, WireError> {
         self.wait_for_claim()?;
         wire::send((*self.socket).as_fd(), request, fds)?;
-        self.wait_for_reply(request)?;
+        if CallLimit::current().is_some() && !self.buffer.comes_soon((*self.socket).as_fd()) {
+            let begun = Instant::now();
+            self.wait_for_reply(request)?;
+            self.buffer.slept(begun.elapsed());
+        }
         let mut received: Received<Reply> = wire::receive((*self.socket).as_fd(), &mut self.buffer)?;
         if let Reply::Ioctl { fd_places, .. } = &received.message
             && received.fds.len() == wire::MAX_FDS
@@ -137,9 +141,6 @@ impl Channel {
     /// not carried out or changes nothing.
     fn wait_for_reply(&self, request: &Request) -> Result<(), WireError> {
         let limit = CallLimit::current();
-        if !limit.is_some() {
-            return Ok(());
-        }
         let socket = (*self.socket).as_fd();
         let poll_error = |errno| WireError::System { call: "poll", errno };
         if limit.wait_readable(socket).map_err(poll_error)? {
