@@ -152,6 +152,15 @@ fn squashed_checkpoint_is_whole_and_restored() {
     assert_eq!((number(&squashed, "images"), number(&squashed, "earlier_files")), (1, 1));
     let error = refused(&worker.stasis(&squash));
     assert!(error.contains("not empty"), "{error}");
+    // What is damaged is not made whole, and leaves nothing.
+    let file = &earlier(&second)[0];
+    let used = image(&second).chunks().iter().find(|chunk| chunk.file == 1).unwrap().file_offset;
+    let mut bytes = fs::read(file).unwrap();
+    bytes[usize::try_from(used).unwrap()] ^= 1;
+    fs::write(file, bytes).unwrap();
+    let damaged = worker.path("damaged");
+    let error = refused(&worker.stasis(&["squash", second.to_str().unwrap(), damaged.to_str().unwrap()]));
+    assert!(error.contains(file.to_str().unwrap()) && !damaged.exists(), "{error}");
     fs::remove_dir_all(second).unwrap();
     let inspected = inspect(&whole);
     assert!(inspected["images"][0].get("earlier").is_none(), "{inspected}");
@@ -216,6 +225,12 @@ fn process_that_goes_on_has_its_bytes_whatever_became_of_both_directories() {
         }
         assert!(values::<u32>(&kept) == numbers);
         assert_eq!(values::<u32>(&counter), [10 * generation]);
+    }
+    // Into the parent's own directory, again and again.
+    for _ in 0..3 {
+        assert!(freeze(&gpu.runtime, &parent, Some(&parent)).unwrap() >= 20 << 20);
+        thaw(&gpu.runtime, None);
+        assert!(values::<u32>(&kept) == numbers);
     }
     // What cannot be used is said, and the process goes on.
     let error = freeze(&gpu.runtime, &at("last"), Some(Path::new("/nowhere"))).unwrap_err();

@@ -398,8 +398,8 @@ mod tests {
     fn whoever_else_comes_gets_nothing() {
         let inbox = Inbox::make().unwrap();
         let writer = inbox.writer().try_clone_to_owned().unwrap();
-        // For an agent of another pid this process is a stranger.
-        let other = Process { pid: process().pid + 1, ..process() };
+        // For an agent of another pid, one that lives, this process is a stranger.
+        let other = Process { pid: nix::unistd::getppid().as_raw(), ..process() };
         let call = ask(&other, &writer);
         let stranger = come(&inbox);
         let outcome = only(answers(vec![call], Duration::from_millis(20), |_| false));

@@ -411,8 +411,8 @@ pub fn send<M: Serialize>(
 pub struct ReceiveBuffer {
     bytes: Vec<u8>,
     most: usize,
-    /// How long the next message is looked for before the thread sleeps until it comes.
-    moment: Duration,
+    /// How long the next message is looked for before the thread sleeps until it comes; `None` if it never is.
+    moment: Option<Duration>,
 }
 
 /// Longest look for a message. Of two threads that answer each other, each on a CPU of its own, waking one takes longer than most
@@ -434,7 +434,7 @@ impl ReceiveBuffer {
     /// For messages of up to `most` bytes.
     #[must_use]
     pub const fn with_limit(most: usize) -> Self {
-        Self { bytes: Vec::new(), most, moment: MOMENT }
+        Self { bytes: Vec::new(), most, moment: None }
     }
 
     /// Memory for the next message in `socket`: as much as it needs, but at least one byte, so that a message that is
@@ -465,6 +465,12 @@ impl ReceiveBuffer {
 const NEXT: MsgFlags = MsgFlags::MSG_PEEK.union(MsgFlags::MSG_TRUNC);
 
 impl ReceiveBuffer {
+    /// For one of two that answer each other: it looks for messages.
+    #[must_use]
+    pub const fn looking() -> Self {
+        Self { bytes: Vec::new(), most: MAX_MESSAGE_BYTES, moment: Some(MOMENT) }
+    }
+
     /// Whether a message is there, or comes within a moment. A moment is long while messages come at once, and none while they do
     /// not.
     pub(super) fn comes_soon(&mut self, socket: BorrowedFd<'_>) -> bool {
@@ -473,11 +479,12 @@ impl ReceiveBuffer {
 
     /// The length of the message that comes within a moment.
     fn next(&mut self, socket: BorrowedFd<'_>) -> Option<usize> {
+        let moment = self.moment?;
         let begun = Instant::now();
         loop {
             match recv(socket.as_raw_fd(), &mut [], NEXT | MsgFlags::MSG_DONTWAIT) {
                 Ok(next) => return Some(next),
-                Err(Errno::EAGAIN | Errno::EINTR) if begun.elapsed() < self.moment => std::hint::spin_loop(),
+                Err(Errno::EAGAIN | Errno::EINTR) if begun.elapsed() < moment => std::hint::spin_loop(),
                 // What is wrong is said to who waits.
                 Err(_) => return None,
             }
@@ -486,10 +493,11 @@ impl ReceiveBuffer {
 
     /// Hears how long the thread slept until the message came.
     pub(super) fn slept(&mut self, time: Duration) {
-        self.moment = match time < MOMENT * 2 && has_cpus() {
+        let after = |moment: Duration| match time < MOMENT * 2 && has_cpus() {
             true => MOMENT,
-            false => Some(self.moment / 2).filter(|half| *half >= SHORTEST_MOMENT).unwrap_or_default(),
+            false => Some(moment / 2).filter(|half| *half >= SHORTEST_MOMENT).unwrap_or_default(),
         };
+        self.moment = self.moment.map(after);
     }
 }
 
@@ -572,18 +580,18 @@ mod tests {
     fn message_is_looked_for_while_messages_come_at_once() {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
-        let mut buffer = ReceiveBuffer::new();
+        let mut buffer = ReceiveBuffer::looking();
         assert!(!buffer.comes_soon(b.as_fd()));
         for _ in 0..8 {
             buffer.slept(MOMENT * 3);
         }
-        assert_eq!(buffer.moment, Duration::ZERO);
+        assert_eq!(buffer.moment, Some(Duration::ZERO));
         // There is no need to look for what is there.
         send(a.as_fd(), &Reply::Busy, &[]).unwrap();
         assert!(buffer.comes_soon(b.as_fd()));
         receive::<Reply>(b.as_fd(), &mut buffer).unwrap();
         buffer.slept(MOMENT / 2);
-        assert_eq!(buffer.moment, if has_cpus() { MOMENT } else { Duration::ZERO });
+        assert_eq!(buffer.moment, Some(if has_cpus() { MOMENT } else { Duration::ZERO }));
         drop(a);
         assert!(buffer.comes_soon(b.as_fd()), "the end of a connection comes, too");
         assert!(matches!(receive::<Reply>(b.as_fd(), &mut buffer), Err(WireError::Closed)));

@@ -24,12 +24,16 @@ pub(super) fn send(socket: &OwnedFd, text: &[u8], files: &[BorrowedFd<'_>]) -> R
     retry(|| send_message(socket.as_fd(), text, files, MsgFlags::MSG_NOSIGNAL)).map(drop)
 }
 
-/// The length of the next message, 0 at the end, and the files beside it.
+/// The length of the next message, 0 at the end, and the files beside it: all or, where this process has no descriptors left, none.
 ///
 /// # Errors
 /// As recvmsg(2).
 pub(super) fn receive(socket: &OwnedFd, text: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
-    let received = retry(|| receive_message(socket.as_fd(), text, MAX_FILES, MsgFlags::empty()))?;
+    let mut received = retry(|| receive_message(socket.as_fd(), text, MAX_FILES, MsgFlags::empty()))?;
+    if received.flags.contains(MsgFlags::MSG_CTRUNC) {
+        tracing::warn!(target: "checkpoint", "files beside a message were dropped: no descriptors are left (ulimit -n)");
+        received.fds.clear();
+    }
     Ok((received.bytes, received.fds))
 }
 

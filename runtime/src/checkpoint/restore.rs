@@ -31,7 +31,7 @@ use crate::context::error::{DeviceError, OpenError, explain};
 use crate::context::handover::try_put_device;
 use crate::context::memory::window;
 use crate::context::queue::code_caches::settle;
-use crate::image::{IMAGE_FILE, Image};
+use crate::image::{EarlierFile, IMAGE_FILE, Image};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{self, RestoreParticipant};
 use crate::vmem;
@@ -195,7 +195,11 @@ fn open_image(
                 None => Err(std::io::ErrorKind::NotFound.into()),
             };
             let file = open(0).map_err(system(act))?;
-            (Image::of_files(file, path, |n, _| open(n + 1))?, path.clone())
+            // A list that was cut short, for want of descriptors, is no reason: the files are beside the image.
+            let earlier = |n: usize, earlier: &EarlierFile| {
+                open(n + 1).or_else(|_| File::open(path.with_file_name(&earlier.name)))
+            };
+            (Image::of_files(file, path, earlier)?, path.clone())
         }
         (Contents::File(path), None, None) => (Image::open(path)?, path.clone()),
     };

@@ -20,6 +20,7 @@ use super::contents::{self, Movers};
 use super::error::{CheckpointError, system};
 use super::keeper::{Held, Keepers, Kept};
 use super::machine::CheckpointMachine;
+use super::message::MAX_FILES;
 use super::preempt::Captured;
 use super::report::CheckpointReport;
 use super::secret::TermsSecret;
@@ -53,13 +54,15 @@ impl Destination<'_> {
         self.directory.join(IMAGE_FILE)
     }
 
-    fn writer(&self) -> Result<ImageWriter, CheckpointError> {
+    /// An image of a process with so many agents, whose files are sent in one message with the agents' render files.
+    fn writer(&self, agents: usize) -> Result<ImageWriter, CheckpointError> {
         Ok(match (self.self_contained, self.parent) {
             (true, Some(_)) => return Err(CheckpointError::ParentOfContained),
             (true, None) => ImageWriter::in_memory()?,
             (false, None) => ImageWriter::create(&self.path())?,
             (false, Some(parent)) => {
-                ImageWriter::create_upon(&self.path(), &Image::open(&parent.join(IMAGE_FILE))?)?
+                let parent = Image::open(&parent.join(IMAGE_FILE))?;
+                ImageWriter::create_upon(&self.path(), &parent, MAX_FILES.saturating_sub(agents + 1))?
             }
         })
     }
@@ -263,7 +266,7 @@ fn write_image(
         Mode::Preempt => preempt::contents(&registry, on, limit)?,
         Mode::Drain => contents::saved_buffers(&registry),
     };
-    let mut writer = into.writer()?;
+    let mut writer = into.writer(context.agents.len())?;
     let mut names: Vec<String> = contents.iter().map(|(key, _)| key.to_string()).collect();
     let movers =
         Movers::new(context, closed, &mut registry, on, &contents, |agent| !lost.contains(&agent), limit)?;

@@ -19,6 +19,7 @@ use super::layout::{
     CRIU_DIRECTORY, FOREIGN_LAYOUT, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED, SEALED_LAYOUT,
 };
 use super::opened::{Entry, OpenDirectory, Trust, called};
+use crate::image::is_earlier_name;
 
 /// How much of an image of ours is hashed again, and of files of earlier images that it has contents in: its front has the hashes of its tables, and those the hashes of the
 /// rest.
@@ -81,12 +82,6 @@ fn find_own(directory: &OpenDirectory, prefix: &str, found: &mut Found) -> Resul
     Ok(())
 }
 
-/// Whether this follows an image's name in that of a file of an earlier image, which the image has contents in.
-fn is_earlier(rest: &str) -> bool {
-    let is_hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    rest.strip_prefix('.').is_some_and(is_hash)
-}
-
 impl Manifest {
     /// Whether it lists the files.
     #[must_use]
@@ -113,9 +108,13 @@ impl Manifest {
 
     /// How much of a file is hashed.
     fn hashed_bytes(&self, path: &str, bytes: u64) -> u64 {
-        let is_of =
-            |image: String| path.strip_prefix(&image).is_some_and(|rest| rest.is_empty() || is_earlier(rest));
-        if self.image_names().any(is_of) { bytes.min(FRONT) } else { bytes }
+        let is_front = self.image_names().any(|name| name == path) || self.is_earlier(path);
+        if is_front { bytes.min(FRONT) } else { bytes }
+    }
+
+    /// Whether it is a file of an earlier image, which one of these images has contents in.
+    fn is_earlier(&self, path: &str) -> bool {
+        self.image_names().any(|image| is_earlier_name(&image, path))
     }
 
     fn wanted(&self, directory: &Path, path: &str, bytes: u64) -> Wanted {
@@ -155,16 +154,28 @@ impl Manifest {
             let wanted: Vec<_> = wanted.collect();
             let open = |n: usize| -> Result<File, ManifestError> { directory.file(&self.files[n].path) };
             let hashed = hash_all(&wanted, open, progress)?;
-            let other = self.files.iter().zip(hashed).filter_map(|(file, hash)| {
+            let mut other = Vec::new();
+            for (file, hash) in self.files.iter().zip(hashed) {
                 let (expected, found) = (file.blake3.clone(), hash.to_hex().to_string());
-                (expected != found).then_some((file.path.as_str(), Difference::Hash { expected, found }))
-            });
-            let other: Vec<_> = other.collect();
+                if expected != found && !self.is_listed_whole(directory, file)? {
+                    other.push((file.path.as_str(), Difference::Hash { expected, found }));
+                }
+            }
             if !other.is_empty() {
                 return Err(differs(other));
             }
         }
         Ok(CheckedFiles { files: self.files.len() as u64, bytes: self.listed_bytes(), hashed: hashes })
+    }
+
+    /// Whether the list has the hash of a whole earlier file, as one has it that was made by a `stasis` which knew of none.
+    fn is_listed_whole(&self, directory: &OpenDirectory, file: &ListedFile) -> Result<bool, ManifestError> {
+        if !self.is_earlier(&file.path) {
+            return Ok(false);
+        }
+        let whole = Wanted { path: directory.path().join(&file.path), bytes: file.bytes };
+        let hashed = hash_all(&[whole], |_| directory.file(&file.path), &|_| ())?;
+        Ok(hashed.first().is_some_and(|hash| hash.to_hex().as_str() == file.blake3))
     }
 
     /// What is missing, was added, or has another length.

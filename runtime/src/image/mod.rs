@@ -15,6 +15,8 @@ mod reader;
 mod worker;
 mod writer;
 
+pub(crate) use parent::is_earlier_name;
+
 pub use engine::{ContentEngine, EngineBuffer, EngineError, Piece};
 pub use extent::{AgentRange, Extent};
 pub use format::{Chunk, EarlierFile, ImageError, MAJOR, MINOR};

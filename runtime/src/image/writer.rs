@@ -138,13 +138,14 @@ impl ImageWriter {
 
     /// As [`ImageWriter::create`]. What `parent` has, in whatever extent, stays where it is: the files get second names (hard links)
     /// beside the image, which are theirs as long as the image is, whatever becomes of the parent. So the parent is on
-    /// the same file system. At most fifteen files are used, those with most of the parent's contents.
+    /// the same file system. At most `most` files are used, and fifteen, those with most of the parent's contents; one of which less
+    /// than a quarter is contents of the parent, or that can have no second name, is not.
     ///
     /// # Errors
-    /// As [`ImageWriter::create`]; [`ImageError::Elsewhere`].
-    pub fn create_upon(path: &Path, parent: &Image) -> Result<Self, ImageError> {
+    /// As [`ImageWriter::create`]; [`ImageError::Elsewhere`] and [`ImageError::Io`] if no file can have a second name.
+    pub fn create_upon(path: &Path, parent: &Image, most: usize) -> Result<Self, ImageError> {
         let writer = Self::create(path)?;
-        let parent = Parent::of(parent, path, writer.bulk.file())?;
+        let parent = Parent::of(parent, path, most)?;
         Ok(Self { parent: Some(parent), ..writer })
     }
 
@@ -241,10 +242,7 @@ impl ImageWriter {
     /// # Errors
     /// [`ImageError::Io`]; [`ImageError::Metadata`] when the metadata cannot be written as JSON.
     pub fn finish<M: Serialize>(mut self, metadata: &M) -> Result<Finished, ImageError> {
-        let linked = match &self.parent {
-            Some(parent) => parent.link(&mut self.chunks)?,
-            None => Linked::default(),
-        };
+        let linked = self.parent.take().map(|parent| parent.into_used(&mut self.chunks)).unwrap_or_default();
         let metadata = serde_json::to_vec(metadata)
             .map_err(|source| ImageError::Metadata { path: self.place.label().into(), source })?;
         self.end_with(&metadata, linked)
@@ -308,11 +306,15 @@ impl ImageWriter {
             file.sync_all().map_err(|e| self.io("sync", e))?;
         }
         self.place.publish()?;
+        let earlier = match &self.place {
+            Place::Named { path, .. } => linked.keep(path),
+            Place::Memory => Vec::new(),
+        };
         let bytes =
             |is_own: bool| self.chunks.iter().filter(|c| (c.file == 0) == is_own).map(|c| c.length).sum();
         let (content_bytes, stored_bytes, unchanged_bytes) = (self.content_bytes, bytes(true), bytes(false));
         let stats = WriteStats { content_bytes, stored_bytes, unchanged_bytes, file_bytes };
-        Ok(Finished { stats, file: self.bulk.into_file(), earlier: linked.keep() })
+        Ok(Finished { stats, file: self.bulk.into_file(), earlier })
     }
 
     fn io(&self, act: &'static str, source: io::Error) -> ImageError {

@@ -265,7 +265,12 @@ impl Broker {
                 clients.sort_unstable();
                 BrokerAnswer::Clients(clients)
             }
-            BrokerOrder::Hold => BrokerAnswer::Held,
+            BrokerOrder::Hold => {
+                // A controller that ends softgpud knows of executors with clients only.
+                self.ready_at = None;
+                self.ready.take().into_iter().for_each(Started::end);
+                BrokerAnswer::Held
+            }
             BrokerOrder::Start { client } => match self.start_restored(client) {
                 Ok(()) => BrokerAnswer::Started,
                 Err(error) => BrokerAnswer::Failed { message: refusal::with_causes(&error) },
@@ -301,7 +306,7 @@ impl Broker {
             return;
         }
         self.ready_at = None;
-        if self.ready.is_some() {
+        if self.ready.is_some() || self.orders.as_ref().is_some_and(Orders::holds) {
             return;
         }
         match start(None) {
@@ -432,20 +437,18 @@ impl Broker {
                 linux::set_nonblocking(&started.control, true).map_err(ServeError::system("fcntl(F_SETFL)"))
             })
         };
-        let ready = self.ready.take().filter(|ready| {
+        let of_ready = self.ready.take().map(|ready| {
             let named = wire::send(ready.control.as_fd(), &client.pid.as_raw(), &[]);
-            // One that was killed: a new one takes its place.
-            named.map_err(ServeError::Control).and_then(|()| give(ready)).is_ok()
+            let given = named.map_err(ServeError::Control).and_then(|()| give(&ready));
+            given_or_ended(ready, given)
         });
-        let started = match ready {
-            Some(ready) => ready,
-            None => {
+        let started = match of_ready {
+            Some(Ok(ready)) => ready,
+            // One that was killed: a new one takes its place.
+            None | Some(Err(_)) => {
                 let started = start(Some(client.pid))?;
-                if let Err(error) = give(&started) {
-                    started.end();
-                    return Err(error);
-                }
-                started
+                let given = give(&started);
+                given_or_ended(started, given)?
             }
         };
         let Started { control, child, exit } = started;
@@ -480,6 +483,17 @@ fn start(client: Option<Pid>) -> Result<Started, ServeError> {
 impl Started {
     fn end(mut self) {
         end(&mut self.child);
+    }
+}
+
+/// The executor, or its end if it was not given its client.
+fn given_or_ended(started: Started, given: Result<(), ServeError>) -> Result<Started, ServeError> {
+    match given {
+        Ok(()) => Ok(started),
+        Err(error) => {
+            started.end();
+            Err(error)
+        }
     }
 }
 

@@ -50,7 +50,7 @@ impl Channel {
             tracing::error!(target: "server", %error, "connection not prepared");
             return;
         }
-        let mut buffer = ReceiveBuffer::new();
+        let mut buffer = ReceiveBuffer::looking();
         loop {
             match wire::receive::<Request>(self.socket.as_fd(), &mut buffer) {
                 Ok(received) => {

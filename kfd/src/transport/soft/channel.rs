@@ -68,7 +68,7 @@ impl Channel {
         linux::set_nonblocking(&socket, false).map_err(ConnectError::Local)?;
         check_peer(socket.as_fd(), address)?;
         wire::prepare_socket(socket.as_fd()).map_err(greeting_error)?;
-        let mut channel = Self { socket: Arc::new(socket), buffer: ReceiveBuffer::new(), claim: None };
+        let mut channel = Self { socket: Arc::new(socket), buffer: ReceiveBuffer::looking(), claim: None };
         limit.clone().hold(|| channel.greet(&address.devices))?;
         Ok(channel)
     }

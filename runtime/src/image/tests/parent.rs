@@ -18,7 +18,7 @@ fn change(memory: &mut Memory, place: usize) {
 }
 
 fn upon(parent: &Path, path: &Path, memories: &mut [Memory]) -> Finished {
-    write(ImageWriter::create_upon(path, &Image::open(parent).unwrap()).unwrap(), memories)
+    write(ImageWriter::create_upon(path, &Image::open(parent).unwrap(), 64).unwrap(), memories)
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -100,18 +100,29 @@ fn many_generations_have_few_files() {
     let at = |generation: usize| directory.path().join(format!("{generation}")).join("x.img");
     fs::create_dir(at(0).parent().unwrap()).unwrap();
     write(ImageWriter::create(&at(0)).unwrap(), &mut memories);
+    let mut stored = 0;
     for generation in 1..40 {
         fs::create_dir(at(generation).parent().unwrap()).unwrap();
         change(&mut memories[generation], generation);
         let finished = upon(&at(generation - 1), &at(generation), &mut memories);
         assert_eq!(finished.stats.stored_bytes + finished.stats.unchanged_bytes, 40 * 9000);
-        assert!(finished.stats.stored_bytes <= 3 * 9000, "{generation}: {:?}", finished.stats);
         fs::remove_dir_all(at(generation - 1).parent().unwrap()).unwrap();
         let image = Image::open(&at(generation)).unwrap();
         assert!(image.earlier().len() <= MAX_EARLIER);
+        // None is kept for little: all of them together are not much longer than the contents.
+        let kept: u64 = image.earlier().iter().map(|earlier| earlier.bytes).sum();
+        assert!(kept + image.file_bytes() <= 5 * 40 * 12_288, "{generation}: {kept}");
+        stored += finished.stats.stored_bytes;
         assert_holds(&image, &memories);
     }
-    assert_eq!(names(at(39).parent().unwrap()).len(), 1 + MAX_EARLIER);
+    assert!(stored < 3 * 40 * 9000, "{stored} bytes were written for 39 changes");
+    // As few as the caller wants.
+    let parent = Image::open(&at(39)).unwrap();
+    let path = directory.path().join("few.img");
+    write(ImageWriter::create_upon(&path, &parent, 2).unwrap(), &mut memories);
+    let image = Image::open(&path).unwrap();
+    assert!((1..=2).contains(&image.earlier().len()));
+    assert_holds(&image, &memories);
 }
 
 #[test]
@@ -178,26 +189,59 @@ fn unfinished_image_leaves_no_second_names() {
     let before = names(path.parent().unwrap());
     let parent = Image::open(&path).unwrap();
     let new = path.with_file_name("new.img");
-    let mut writer = ImageWriter::create_upon(&new, &parent).unwrap();
+    let mut writer = ImageWriter::create_upon(&new, &parent, 64).unwrap();
     writer.write_contents(&extents(&mut memories), &Limit::none()).unwrap();
     drop(writer);
     assert_eq!(names(path.parent().unwrap()), before);
-    // What an earlier attempt has left under a second name is replaced and not followed.
+    // What somebody has put there under the second name is neither followed nor replaced; another name is taken.
     let victim = path.with_file_name("victim");
     fs::write(&victim, "precious").unwrap();
-    let left = new.with_file_name(parent.earlier()[0].name.replace("x.img", "new.img"));
-    symlink(&victim, &left).unwrap();
+    let planted = new.with_file_name(parent.earlier()[0].name.replace("x.img", "new.img"));
+    symlink(&victim, &planted).unwrap();
     upon(&path, &new, &mut memories);
     assert_eq!(fs::read(&victim).unwrap(), b"precious");
-    assert!(fs::symlink_metadata(&left).unwrap().is_file());
-    assert_holds(&Image::open(&new).unwrap(), &memories);
+    let image = Image::open(&new).unwrap();
+    assert!(
+        image
+            .earlier()
+            .iter()
+            .all(|earlier| Some(earlier.name.as_str()) != planted.file_name().unwrap().to_str())
+    );
+    assert_holds(&image, &memories);
+}
+
+#[test]
+fn image_upon_itself_and_in_turns_keeps_what_it_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = ["a.img", "b.img"].map(|name| directory.path().join(name));
+    let mut memories: Vec<_> = (0..20).map(|n| Memory::of(&noise(9000, n))).collect();
+    write(ImageWriter::create(&paths[0]).unwrap(), &mut memories);
+    for generation in 0..12 {
+        let (parent, path) = (&paths[0], &paths[usize::from(generation % 3 == 2)]);
+        change(&mut memories[generation], 7);
+        // One that fails takes nothing from those that are there.
+        let mut writer = ImageWriter::create_upon(path, &Image::open(parent).unwrap(), 64).unwrap();
+        writer.write_contents(&extents(&mut memories), &Limit::none()).unwrap();
+        drop(writer);
+        Image::open(parent).unwrap().verify().unwrap();
+        upon(parent, path, &mut memories);
+        assert_holds(&Image::open(path).unwrap(), &memories);
+        Image::open(parent).unwrap().verify().unwrap();
+        if generation % 3 == 2 {
+            upon(path, parent, &mut memories);
+            Image::open(path).unwrap().verify().unwrap();
+        }
+    }
+    // Names that neither image needs are gone.
+    let needed: usize = paths.iter().map(|path| 1 + Image::open(path).unwrap().earlier().len()).sum();
+    assert_eq!(names(directory.path()).len(), needed);
 }
 
 #[test]
 fn parent_on_another_file_system_is_refused_before_anything_is_written() {
     let parent = Image::of_file(in_memory(&mut buffers()), Path::new("memory")).unwrap();
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let error = ImageWriter::create_upon(&directory.path().join("x.img"), &parent).unwrap_err();
+    let error = ImageWriter::create_upon(&directory.path().join("x.img"), &parent, 64).unwrap_err();
     assert!(matches!(error, ImageError::Elsewhere { .. }), "{error}");
     assert_eq!(names(directory.path()), Vec::<String>::new());
 }
