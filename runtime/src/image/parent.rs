@@ -181,27 +181,30 @@ impl Linked {
         names.into_iter().zip(files).zip(std::mem::take(&mut self.made))
     }
 
-    /// The files, whose names stay. Those of an image that was at `image` before go, unless they are the same.
-    pub(super) fn keep(mut self, image: &Path) -> Vec<File> {
+    /// The files, whose names stay.
+    pub(super) fn keep(mut self) -> Vec<File> {
         self.made.clear();
-        if let Err(error) = self.remove_others(image) {
-            tracing::warn!(path = %image.display(), %error, "second names of earlier files stay");
-        }
         std::mem::take(&mut self.files)
     }
 
-    fn remove_others(&self, image: &Path) -> std::io::Result<()> {
-        let Some(own) = image.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
+    /// Other second names beside `image`: of one that was there before.
+    ///
+    /// # Errors
+    /// [`ImageError::Io`].
+    pub(super) fn others(&self, image: &Path) -> Result<Vec<PathBuf>, ImageError> {
+        let Some(own) = image.file_name().and_then(|name| name.to_str()) else { return Ok(Vec::new()) };
         let directory = image.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        for entry in std::fs::read_dir(directory)? {
-            let entry = entry?;
+        let io = |source| ImageError::Io { act: "list the directory", path: directory.into(), source };
+        let mut others = Vec::new();
+        for entry in std::fs::read_dir(directory).map_err(io)? {
+            let entry = entry.map_err(io)?;
             let found = entry.file_name();
-            let Some(name) = found.to_str().filter(|name| is_earlier_name(own, name)) else { continue };
-            if !self.names.iter().any(|kept| kept.name == name) {
-                std::fs::remove_file(entry.path())?;
+            let name = found.to_str().filter(|name| is_earlier_name(own, name));
+            if name.is_some_and(|name| !self.names.iter().any(|kept| kept.name == name)) {
+                others.push(entry.path());
             }
         }
-        Ok(())
+        Ok(others)
     }
 }
 

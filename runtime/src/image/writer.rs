@@ -305,11 +305,17 @@ impl ImageWriter {
         if let Place::Named { .. } = self.place {
             file.sync_all().map_err(|e| self.io("sync", e))?;
         }
-        self.place.publish()?;
-        let earlier = match &self.place {
-            Place::Named { path, .. } => linked.keep(path),
+        let unneeded = match &self.place {
+            Place::Named { path, .. } => linked.others(path)?,
             Place::Memory => Vec::new(),
         };
+        self.place.publish()?;
+        for path in unneeded {
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::warn!(path = %path.display(), %error, "a file of an earlier image stays");
+            }
+        }
+        let earlier = linked.keep();
         let bytes =
             |is_own: bool| self.chunks.iter().filter(|c| (c.file == 0) == is_own).map(|c| c.length).sum();
         let (content_bytes, stored_bytes, unchanged_bytes) = (self.content_bytes, bytes(true), bytes(false));
