@@ -20,7 +20,7 @@ use stasis::criu::{
 };
 use stasis::image::{Image, Limit};
 
-use crate::freeze::{check_files, mebibytes, open_image, spinner};
+use crate::freeze::{mebibytes, open_image, spinner};
 use crate::output;
 
 /// Arguments of `stasis squash`.
@@ -109,9 +109,11 @@ impl Checked {
                 manifest.layout
             );
         }
-        check_files(&manifest, &opened, bar)?;
+        // First: what an image says of itself says more than a list of hashes. Its contents are checked as they are copied.
         let open = |name: String| Ok((name.clone(), open_image(&opened, &name)?));
         let images = manifest.image_names().map(open).collect::<Result<Vec<_>>>()?;
+        bar.set_message("checking the files");
+        manifest.check_files(&opened, true, &|_| ())?;
         for (_, image) in images.iter().filter(|_| !in_session) {
             let metadata: Metadata = image.metadata()?;
             let sharing = metadata.sharing.filter(|sharing| !sharing.objects.is_empty());

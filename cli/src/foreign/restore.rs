@@ -22,7 +22,7 @@ use stasis_criu_foreign::{self as foreign, Broker, Description, Programs, Run, R
 
 use super::cancel::Claim;
 use super::thaw::Thaw;
-use crate::freeze::{RestoreArgs, check_all, milliseconds, spinner, wait_for_pid};
+use crate::freeze::{RestoreArgs, check_files, milliseconds, spinner, wait_for_pid};
 use crate::library::OF_PROGRAMS;
 use crate::{beside, output};
 
@@ -78,7 +78,7 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
     let started = Instant::now();
     let criu = Criu::find()?;
     let bar = spinner(args.json);
-    check_all(manifest, opened, args.no_verify, &bar)?;
+    check_files(manifest, opened, args.no_verify, &bar)?;
     let name = manifest.foreign.as_deref().context("The checkpoint has no device")?;
     let description = Description::read(opened, name)?;
     bar.set_message("waiting for the pid");

@@ -32,7 +32,12 @@ pub fn all(manifest: &Manifest, directory: &OpenDirectory, no_verify: bool, bar:
     };
     let members = manifest.members.iter().filter_map(|member| member.executable.as_ref());
     let programs = || manifest.executable.iter().chain(members.clone()).try_for_each(Executable::check);
-    let files = || files(manifest, directory, no_verify, &progress);
+    let files = || {
+        // First: what an image says of itself, its version or the place of the damage, says more than a list of hashes.
+        manifest.image_names().try_for_each(|name| image(directory, &name, no_verify))?;
+        manifest.check_files(directory, !no_verify, &progress)?;
+        Ok(())
+    };
     thread::scope(|scope| {
         let thread = memory_is_ample().then(|| thread::Builder::new().spawn_scoped(scope, programs));
         match thread {
@@ -48,24 +53,6 @@ pub fn all(manifest: &Manifest, directory: &OpenDirectory, no_verify: bool, bar:
             }
         }
     })
-}
-
-/// Makes sure that files are those of the checkpoint, whose programs are not needed.
-pub fn files_only(manifest: &Manifest, directory: &OpenDirectory, bar: &ProgressBar) -> Result<()> {
-    bar.set_message("checking the files");
-    files(manifest, directory, false, &|_| ())
-}
-
-fn files(
-    manifest: &Manifest,
-    directory: &OpenDirectory,
-    no_verify: bool,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<()> {
-    // First: what an image says of itself, its version or the place of the damage, says more than a list of hashes.
-    manifest.image_names().try_for_each(|name| image(directory, &name, no_verify))?;
-    manifest.check_files(directory, !no_verify, progress)?;
-    Ok(())
 }
 
 /// What a restore of a checkpoint without a list of files cannot know.

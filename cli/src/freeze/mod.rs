@@ -16,7 +16,7 @@ mod restore;
 mod resume;
 
 pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
-pub use self::check::{all as check_all, files_only as check_files, open_image};
+pub use self::check::{all as check_files, open_image};
 pub use self::checkpoint::{clear_failed, run as checkpoint};
 pub use self::claim::wait_for_pid;
 pub use self::fate::{Known, list, lives};

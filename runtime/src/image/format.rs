@@ -25,6 +25,7 @@ use thiserror::Error;
 use stasis_protocol::Stopped;
 
 use super::engine::EngineError;
+use super::worker::PAGE;
 
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;
@@ -299,6 +300,11 @@ fn hash_at(bytes: &[u8], at: usize) -> [u8; 32] {
 }
 
 impl Chunk {
+    /// Where it ends in its file: all begin at whole pages.
+    pub(super) fn file_end(&self) -> u64 {
+        self.file_offset + self.length.next_multiple_of(PAGE)
+    }
+
     pub(super) fn encode(&self) -> [u8; CHUNK_ENTRY_BYTES] {
         let mut out = [0; CHUNK_ENTRY_BYTES];
         out[0..4].copy_from_slice(&self.extent.to_le_bytes());

@@ -11,7 +11,9 @@ mod extent;
 mod format;
 mod host;
 mod parent;
+mod place;
 mod reader;
+mod table;
 mod worker;
 mod writer;
 

@@ -20,8 +20,8 @@ use queues::words::count;
 use super::Image;
 use super::format::{Chunk, EarlierFile, ImageError, MAX_EARLIER, is_name};
 
-/// Bytes of a front's hash that a name shows.
-const NAMED_BYTES: usize = 8;
+/// Digits of a front's hash that a name shows.
+const NAMED_DIGITS: usize = 16;
 /// An earlier file is used for its contents, and kept whole: for less than this part of it they are written again.
 const USED_PART: u64 = 4;
 
@@ -137,8 +137,9 @@ impl Linked {
         let status = file.metadata().map_err(io("stat"))?;
         let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
         // The first name that is free, or is this file's: what else has one is somebody's.
-        for hash in place.front.chunks(NAMED_BYTES) {
-            let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = blake3::Hash::from(place.front).to_hex();
+        for at in (0..digits.len()).step_by(NAMED_DIGITS) {
+            let hash = digits[at..at + NAMED_DIGITS].to_owned();
             // Of a name of the caller's that no earlier file can have, the hash alone is left.
             let name = Some(format!("{own}.{hash}")).filter(|name| is_name(name)).unwrap_or(hash);
             let to = image.with_file_name(&name);
@@ -211,7 +212,7 @@ impl Linked {
 /// Whether this is the name of an earlier file beside the image that is called `own`.
 pub(crate) fn is_earlier_name(own: &str, name: &str) -> bool {
     let is_hash =
-        |hash: &str| hash.len() == 2 * NAMED_BYTES && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        |hash: &str| hash.len() == NAMED_DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     name.strip_prefix(own).and_then(|rest| rest.strip_prefix('.')).is_some_and(is_hash)
 }
 

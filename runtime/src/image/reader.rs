@@ -6,8 +6,8 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -25,7 +25,9 @@ use super::format::{
     SECTION_BYTES, Section, decode_front, front_bytes,
 };
 use super::host::{HostRange, PIECE_BYTES};
-use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, for_each};
+use super::place::{Place, bulk, regular};
+use super::table::{decode_chunks, place};
+use super::worker::{ChunkBuffer, PAGE, TRANSFER_THREADS, for_each};
 use super::{CHUNK_BYTES, Extent, ImageWriter, WriteStats};
 
 /// Flags, and what has no meaning in the header.
@@ -40,17 +42,6 @@ pub struct ReadStats {
     pub content_bytes: u64,
     /// Bytes read from the file.
     pub read_bytes: u64,
-}
-
-/// A file that chunks are in.
-#[derive(Debug)]
-pub(super) struct Place {
-    /// Where errors say that it is.
-    pub(super) path: PathBuf,
-    pub(super) bytes: u64,
-    /// BLAKE3 of its first 4096 bytes.
-    pub(super) front: [u8; 32],
-    bulk: Bulk,
 }
 
 /// An opened image whose structure, chunk table and metadata have been checked.
@@ -293,11 +284,10 @@ impl Image {
             let chunks: Vec<&Chunk> = run.clone().map(|n| &self.chunks[self.placed[n] as usize]).collect();
             let Some(start) = chunks.first().map(|chunk| chunk.file_offset) else { return Ok(()) };
             self.read_run(run, buffer, |_, _| ())?;
-            let end =
-                chunks.iter().map(|chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE)).max();
+            let end = chunks.last().map_or(start, |chunk| chunk.file_end());
             let placed: Vec<_> = chunks.iter().map(|chunk| (*chunk, chunk.file_offset - start)).collect();
             let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
-            take(&bytes[..size(end.unwrap_or(start) - start)], &placed)
+            take(&bytes[..size(end - start)], &placed)
         })
     }
 
@@ -306,10 +296,7 @@ impl Image {
     /// # Errors
     /// [`ImageError::Corrupt`] naming the first bad chunk found, [`ImageError::Io`].
     pub fn verify(&self) -> Result<ReadStats, ImageError> {
-        let runs = self.runs(|_| None);
-        for_each(runs.len(), self.threads(), &Limit::none(), |n, buffer| {
-            self.read_run(runs[n].clone(), buffer, |_, _| ())
-        })?;
+        self.each_run(&Limit::none(), |_, _| Ok(()))?;
         let bytes = self.chunks.iter().map(|c| c.length).sum();
         Ok(ReadStats { content_bytes: bytes, read_bytes: bytes })
     }
@@ -379,7 +366,7 @@ impl Image {
             let padded = chunk.length.next_multiple_of(PAGE);
             let before = std::mem::replace(&mut engine, engine_of(chunk));
             let follows = end == (chunk.file, chunk.file_offset);
-            end = (chunk.file, chunk.file_offset + padded);
+            end = (chunk.file, chunk.file_end());
             match runs.last_mut() {
                 Some(run) if follows && bytes + padded <= CHUNK_BYTES && is_same_engine(before, engine) => {
                     run.end = n + 1;
@@ -511,14 +498,13 @@ impl Image {
         mut take: impl FnMut(&Chunk, &[u8]),
     ) -> Result<(), ImageError> {
         let chunk_at = |n: usize| &self.chunks[self.placed[n] as usize];
-        let end = |chunk: &Chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE);
-        let start = chunk_at(run.start).file_offset;
         let first = chunk_at(run.start);
+        let start = first.file_offset;
         let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
-        let bytes = &mut bytes[..size(end(chunk_at(run.end - 1)) - start)];
+        let bytes = &mut bytes[..size(chunk_at(run.end - 1).file_end() - start)];
         self.of(first).bulk.read(bytes, start).map_err(|source| self.unread(first, source))?;
         for chunk in run.map(chunk_at) {
-            let padded = &bytes[size(chunk.file_offset - start)..size(end(chunk) - start)];
+            let padded = &bytes[size(chunk.file_offset - start)..size(chunk.file_end() - start)];
             let (bytes, padding) = padded.split_at(size(chunk.length));
             self.compare(chunk, blake3::Hasher::new().update(bytes))?;
             if let Some(at) = first_nonzero(padding) {
@@ -550,135 +536,8 @@ impl Image {
     }
 }
 
-impl Place {
-    /// A file of an earlier image, opened and found to be the one that `image` was made with.
-    fn of_earlier(
-        image: &Path,
-        named: &EarlierFile,
-        open: impl Fn(&EarlierFile) -> std::io::Result<File>,
-        trust: impl Fn(&Path, u32) -> Result<(), ImageError>,
-    ) -> Result<Self, ImageError> {
-        let path = image.with_file_name(&named.name);
-        let missing = |source| ImageError::Earlier { path: image.into(), earlier: path.clone(), source };
-        let other = |what| ImageError::OtherEarlier { path: image.into(), earlier: path.clone(), what };
-        let file = open(named).map_err(missing)?;
-        if regular(&file, &path, trust)? != named.bytes {
-            return Err(other("it has another length"));
-        }
-        if named.bytes < CONTENTS_OFFSET || front_of(&file).map_err(missing)? != named.front {
-            return Err(other("it has another front"));
-        }
-        let bulk = bulk(file, &path)?;
-        Ok(Self { path, bytes: named.bytes, front: named.front, bulk })
-    }
-
-    pub(super) fn file(&self) -> &File {
-        self.bulk.file()
-    }
-}
-
-/// The hash by which the file of an image is known.
-fn front_of(file: &File) -> std::io::Result<[u8; 32]> {
-    let mut front = [0; size(CONTENTS_OFFSET)];
-    file.read_exact_at(&mut front, 0)?;
-    Ok(*blake3::hash(&front).as_bytes())
-}
-
-/// The length of a file that has to be a regular one, of an owner who is trusted.
-fn regular(
-    file: &File,
-    path: &Path,
-    trust: impl Fn(&Path, u32) -> Result<(), ImageError>,
-) -> Result<u64, ImageError> {
-    let status =
-        file.metadata().map_err(|source| ImageError::Io { act: "stat", path: path.into(), source })?;
-    let found = match status.file_type() {
-        kind if kind.is_file() => None,
-        kind if kind.is_dir() => Some("a directory"),
-        kind if kind.is_fifo() => Some("a FIFO"),
-        _ => Some("a device or socket"),
-    };
-    if let Some(found) = found {
-        return Err(ImageError::NotAFile { path: path.into(), found });
-    }
-    trust(path, status.uid())?;
-    Ok(status.len())
-}
-
-/// The file's contents, past the page cache.
-fn bulk(file: File, path: &Path) -> Result<Bulk, ImageError> {
-    let io = |act| move |source| ImageError::Io { act, path: path.into(), source };
-    let bulk = Bulk::new(file).map_err(io("stat the file system of"))?;
-    bulk.set_direct(true).map_err(io("go past the page cache with"))?;
-    Ok(bulk)
-}
-
 /// Where in less than a page the first byte is that is not zero.
 fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     const ZEROS: [u8; size(PAGE)] = [0; size(PAGE)];
     if ZEROS.starts_with(bytes) { None } else { bytes.iter().position(|byte| *byte != 0) }
-}
-
-/// The chunk table; `ends` are those of the files' contents, by number.
-fn decode_chunks(path: &Path, bytes: &[u8], table: &Section, ends: &[u64]) -> Result<Vec<Chunk>, ImageError> {
-    let mut chunks: Vec<Chunk> = Vec::with_capacity(bytes.len() / CHUNK_ENTRY_BYTES);
-    for (n, entry) in bytes.chunks_exact(CHUNK_ENTRY_BYTES).enumerate() {
-        let chunk = Chunk::decode(entry);
-        let offset = table.offset + (n * CHUNK_ENTRY_BYTES) as u64;
-        let bad = |what| Err(ImageError::Corrupt { path: path.into(), section: "chunks", offset, what });
-        let Some(contents_end) = ends.get(chunk.file as usize) else {
-            return bad("a chunk is in a file that is not listed");
-        };
-        if chunk.length == 0 || chunk.length > CHUNK_BYTES || !chunk.offset.is_multiple_of(CHUNK_BYTES) {
-            return bad("a chunk has an impossible length or offset");
-        }
-        let inside = chunk.file_offset >= CONTENTS_OFFSET
-            && chunk.file_offset.is_multiple_of(PAGE)
-            && chunk
-                .file_offset
-                .checked_add(chunk.length.next_multiple_of(PAGE))
-                .is_some_and(|end| end <= *contents_end);
-        if !inside || chunk.offset.checked_add(chunk.length).is_none() {
-            return bad("a chunk lies outside the contents");
-        }
-        if chunks.last().is_some_and(|before| (before.extent, before.offset) >= (chunk.extent, chunk.offset))
-        {
-            return bad("the chunks are not in order");
-        }
-        chunks.push(chunk);
-    }
-    Ok(chunks)
-}
-
-/// The chunks in the order of the files. In the image's own they have to lie without gap or overlap, in earlier ones without overlap.
-fn place(path: &Path, chunks: &[Chunk], table: &Section, contents: &Section) -> Result<Vec<u32>, ImageError> {
-    let bad = |entry: u64, what| {
-        let offset = table.offset + entry * CHUNK_ENTRY_BYTES as u64;
-        Err(ImageError::Corrupt { path: path.into(), section: "chunks", offset, what })
-    };
-    // CAST: MAX_CHUNKS is below 2^32.
-    let mut placed: Vec<u32> = (0..count(chunks.len())).collect();
-    placed.sort_unstable_by_key(|&index| {
-        let chunk = &chunks[index as usize];
-        (chunk.file, chunk.file_offset)
-    });
-    let (mut end, mut file) = (contents.offset, 0);
-    let is_covered = |end| end == contents.offset + contents.length;
-    for &index in &placed {
-        let chunk = &chunks[index as usize];
-        if chunk.file != file {
-            if file == 0 && !is_covered(end) {
-                return bad(0, "the chunks do not cover the contents");
-            }
-            (file, end) = (chunk.file, CONTENTS_OFFSET);
-        }
-        if chunk.file_offset < end || file == 0 && chunk.file_offset > end {
-            return bad(u64::from(index), "a chunk overlaps another or leaves a gap");
-        }
-        end = chunk.file_offset + chunk.length.next_multiple_of(PAGE);
-    }
-    if file == 0 && !is_covered(end) {
-        return bad(0, "the chunks do not cover the contents");
-    }
-    Ok(placed)
 }
