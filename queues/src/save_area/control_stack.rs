@@ -11,7 +11,7 @@
 use super::{Layout, PM4_HEADER_BYTES, SaveAreaError, word_at};
 
 const STATE: u32 = 1 << 31;
-const EVENT: u32 = 1 << 30;
+pub(super) const EVENT: u32 = 1 << 30;
 
 const STATE_WAVE32: u32 = 1 << 24;
 /// gfx10 and gfx11 save 128 SGPR slots whatever the kernel uses: (7 + 1) * 16.

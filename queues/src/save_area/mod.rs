@@ -81,27 +81,30 @@ pub fn put_waves<E: From<SaveAreaError>>(
     put_in(to_usize(save_bytes), ctl_stack_bytes, save_bytes, waves, put)
 }
 
+/// Writes the control stack of a queue that has work and no wave: of a dispatch whose next work-groups have not begun. As on
+/// hardware the stack is not empty then, which says that the queue is not done.
+///
+/// # Errors
+/// As [`put_waves`].
+pub fn put_unfinished<E: From<SaveAreaError>>(
+    ctl_stack_bytes: u32,
+    save_bytes: u32,
+    put: impl FnMut(usize, &[u8]) -> Result<(), E>,
+) -> Result<WaveState, E> {
+    let plan = Plan { words: vec![PM4_FILLER, PM4_FILLER, control_stack::EVENT], shapes: Vec::new() };
+    let none: &[WaveRecord] = &[];
+    plan.put(to_usize(save_bytes), ctl_stack_bytes, save_bytes, none, put)
+}
+
 /// As [`put_waves`], into an area of so many bytes.
 fn put_in<E: From<SaveAreaError>>(
     area: usize,
     ctl_stack_bytes: u32,
     save_bytes: u32,
     waves: &[impl Borrow<WaveRecord>],
-    mut put: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    put: impl FnMut(usize, &[u8]) -> Result<(), E>,
 ) -> Result<WaveState, E> {
-    let plan = Plan::new(waves)?;
-    let state = plan.place(area, ctl_stack_bytes, save_bytes)?;
-    let stack: Vec<u8> = plan.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    put(to_usize(state.control_stack_offset), &stack)?;
-    let mut end = to_usize(state.wave_state_offset);
-    let mut record = Vec::new();
-    for (wave, shape) in waves.iter().zip(&plan.shapes) {
-        record.resize(shape.bytes(), 0);
-        wave.borrow().write(shape, &mut record);
-        end -= record.len();
-        put(end, &record)?;
-    }
-    Ok(state)
+    Plan::new(waves)?.put(area, ctl_stack_bytes, save_bytes, waves, put)
 }
 
 /// Reads the waves back from one XCC's area, in the order they were written.
@@ -193,6 +196,29 @@ impl Plan {
             plan.shapes.push(shape);
         }
         Ok(plan)
+    }
+
+    /// Writes it, with the waves that it was made of.
+    fn put<E: From<SaveAreaError>>(
+        &self,
+        area: usize,
+        ctl_stack_bytes: u32,
+        save_bytes: u32,
+        waves: &[impl Borrow<WaveRecord>],
+        mut put: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<WaveState, E> {
+        let state = self.place(area, ctl_stack_bytes, save_bytes)?;
+        let stack: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        put(to_usize(state.control_stack_offset), &stack)?;
+        let mut end = to_usize(state.wave_state_offset);
+        let mut record = Vec::new();
+        for (wave, shape) in waves.iter().zip(&self.shapes) {
+            record.resize(shape.bytes(), 0);
+            wave.borrow().write(shape, &mut record);
+            end -= record.len();
+            put(end, &record)?;
+        }
+        Ok(state)
     }
 
     fn place(&self, area: usize, ctl_stack_bytes: u32, save_bytes: u32) -> Result<WaveState, SaveAreaError> {

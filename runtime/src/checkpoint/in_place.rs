@@ -19,7 +19,7 @@ pub(crate) fn requeue(context: &Arc<Context>) {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut closed = context.gate.close(deadline, &AtomicBool::new(false)).unwrap();
     let queues = drain::queues(&context.registry.lock());
-    drain::drain(&queues, &closed, &Limit::within(Duration::from_secs(20))).unwrap();
+    drain::drain(context, &queues, &closed, &Limit::within(Duration::from_secs(20))).unwrap();
     let device = take_device(context, &mut closed, deadline).unwrap();
     {
         let mut registry = context.registry.lock();

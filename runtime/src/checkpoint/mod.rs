@@ -41,6 +41,7 @@ mod steps;
 mod tear_down;
 mod text;
 mod verbs;
+mod waiting;
 
 pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};

@@ -114,8 +114,11 @@ pub(super) fn queues(
     trap_handlers(registry, on)?;
     let mut made = Vec::new();
     for key in registry.queues_by_id() {
-        let Some(queue) = registry.queues.get(key).filter(|queue| !queue.created) else { continue };
+        let Some(queue) = registry.queues.get_mut(key).filter(|queue| !queue.created) else { continue };
         let Some(live) = queue.live.clone() else { continue };
+        // Its packets are in the entry now, and a hardware queue is made that is on.
+        queue.state.suspended = false;
+        live.set_waits(false);
         let logical = queue.state.write_index;
         let doorbell =
             bring_up(on, registry, key, &live, logical).map_err(device("to make a queue again"))?;

@@ -18,7 +18,7 @@ use super::report::{CheckpointReport, RestoreReport};
 use super::restore::check_window;
 use super::snapshot::Snapshot;
 use super::tear_down::{Destination, tear_down};
-use super::{drain, preempt, restore as restoring};
+use super::{drain, preempt, restore as restoring, waiting};
 use crate::context::Context;
 use crate::context::memory::guard;
 use crate::image::ImageError;
@@ -56,26 +56,26 @@ impl<'a> Steps for Driver<'a> {
         match mode {
             Mode::Drain => {
                 let queues = drain::queues(&context.registry.lock());
-                drain::drain(&queues, closed, limit)
+                drain::drain(context, &queues, closed, limit)
                     .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))?;
             }
             Mode::Preempt => preempt::suspend_queues(context, closed, limit)
                 .map_err(|error| Box::new(late(error, "lock", limit)))?,
         }
         let held = context.guard.hold(&context.registry.lock());
-        held.map_err(|errno| Box::new(system("hold back who has pointers to device memory")(errno.into())))
+        held.map_err(|errno| {
+            if let Err(error) = let_run(context, closed, limit) {
+                tracing::error!(target: "checkpoint", %error, "a queue stays off the hardware");
+            }
+            Box::new(system("hold back who has pointers to device memory")(errno.into()))
+        })
     }
 
-    fn resume_queues(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
-        let pass = closed.pass();
-        if let (Mode::Preempt, Some(on)) = (mode, self.0.device(&pass)) {
-            let calls = CallLimit::until(limit.deadline(LONGEST_VERB));
-            let resumed = calls.hold(|| preempt::resume_queues(&mut self.0.registry.lock(), on));
-            resumed.map_err(|error| match is_stall(&error) {
-                true => Box::new(CheckpointError::Stalled { verb: "unlock", source: Box::new(error) }),
-                false => Box::new(error),
-            })?;
-        }
+    fn resume_queues(&self, closed: &Closed, _mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
+        let_run(self.0, closed, limit).map_err(|error| match is_stall(&error) {
+            true => Box::new(CheckpointError::Stalled { verb: "unlock", source: Box::new(error) }),
+            false => Box::new(error),
+        })?;
         let released = self.0.guard.release(&self.0.registry.lock());
         released
             .map_err(|errno| Box::new(system("let who has pointers to device memory go on")(errno.into())))
@@ -115,6 +115,17 @@ impl<'a> Steps for Driver<'a> {
             .and_then(|()| restoring::restore(self.0, closed, snapshot, from, limit))
             .map_err(|error| Box::new(late(error, "restore", limit)))
     }
+}
+
+/// Puts the queues back on the hardware that were stopped, with all their packets.
+fn let_run(context: &Context, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
+    let pass = closed.pass();
+    let Some(on) = context.device(&pass) else { return Ok(()) };
+    CallLimit::until(limit.deadline(LONGEST_VERB)).hold(|| {
+        let mut registry = context.registry.lock();
+        let resumed = preempt::resume_queues(&mut registry, on);
+        resumed.and(waiting::put_back(&mut registry, &pass, limit))
+    })
 }
 
 /// What a verb fails with that gave up waiting for the device: whoever cancelled it, or the device that stands still.

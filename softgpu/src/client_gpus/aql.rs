@@ -202,6 +202,12 @@ impl AqlContext {
         }
     }
 
+    /// Whether a dispatch has begun and not ended.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let mut machines = self.buffer.iter().flat_map(|buffer| &buffer.machines);
+        !self.jobs.is_empty() || machines.any(pm4::Machine::is_in_dispatch)
+    }
+
     /// `COMPUTE_PGM_RSRC1` of each dispatch that has running waves.
     pub(super) fn preempted_rsrc1(&self) -> Vec<u32> {
         let machines = self.buffer.iter().flat_map(|buffer| &buffer.machines);

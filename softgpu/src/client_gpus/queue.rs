@@ -189,11 +189,12 @@ impl Queue {
                 "preempted waves hang: COMPUTE_PGM_RSRC1.PRIV is not as this chip needs it");
             return Err(Errno::ETIME);
         }
+        let unfinished = halted.is_none() && context.is_unfinished();
         let split = SplitWaves::new(waves, xccs(gpu, config));
         let mut writer = mqd::Writer::new(config, split.of_xcc.len());
         for (xcc, waves) in split.of_xcc.iter().enumerate() {
             let area = config.of_xcc(xcc).ok_or(Errno::ETIME)?;
-            let saved = save::save(&gpu.vm, &area, waves).map_err(|error| {
+            let saved = save::save(&gpu.vm, &area, waves, unfinished).map_err(|error| {
                 tracing::error!(target: "processor", queue = config.id, xcc, %error, waves = waves.len(),
                     "waves not saved");
                 Errno::ETIME

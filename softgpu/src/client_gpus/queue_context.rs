@@ -120,6 +120,15 @@ impl QueueContext {
         }
     }
 
+    /// Whether a dispatch has begun and not ended, with waves or without.
+    pub(super) fn is_unfinished(&self) -> bool {
+        match self {
+            Self::Aql(context) => context.is_unfinished(),
+            Self::Pm4(context) => context.is_unfinished(),
+            Self::Sdma(_) => false,
+        }
+    }
+
     /// `COMPUTE_PGM_RSRC1` of each dispatch that has running waves.
     pub(super) fn preempted_rsrc1(&self) -> Vec<u32> {
         match self {

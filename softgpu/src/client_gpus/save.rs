@@ -8,7 +8,9 @@
 use std::borrow::Borrow;
 
 use nix::errno::Errno;
-use queues::save_area::{HEADER_BYTES, SaveAreaError, WaveRecord, WaveState, put_waves, read_waves};
+use queues::save_area::{
+    HEADER_BYTES, SaveAreaError, WaveRecord, WaveState, put_unfinished, put_waves, read_waves,
+};
 use softgpu_waves::Vm;
 use thiserror::Error;
 
@@ -23,7 +25,7 @@ enum PutError {
     Area(#[from] SaveAreaError),
 }
 
-/// Writes `waves` and returns where they are.
+/// Writes `waves` and returns where they are; of a queue without waves that is not done, that there is something.
 ///
 /// # Errors
 /// `ENOSPC` when they do not fit, `EFAULT` when the area is no longer mapped.
@@ -31,8 +33,9 @@ pub(super) fn save(
     vm: &Vm,
     queue: &HwQueue,
     waves: &[impl Borrow<WaveRecord>],
+    unfinished: bool,
 ) -> Result<Option<SavedWaves>, Errno> {
-    if waves.is_empty() {
+    if waves.is_empty() && !unfinished {
         return Ok(None);
     }
     // The area is client memory, so no Rust slice of it may exist.
@@ -41,7 +44,12 @@ pub(super) fn save(
         let va = va.ok_or(PutError::Memory)?;
         vm.write_bytes(va, bytes).map_err(|_| PutError::Memory)
     };
-    let state = put_waves(queue.control_stack_bytes, queue.cwsr_bytes, waves, put).map_err(|error| match error {
+    let (stack_bytes, bytes) = (queue.control_stack_bytes, queue.cwsr_bytes);
+    let put = match waves {
+        [] => put_unfinished(stack_bytes, bytes, put),
+        waves => put_waves(stack_bytes, bytes, waves, put),
+    };
+    let state = put.map_err(|error| match error {
         PutError::Memory => Errno::EFAULT,
         PutError::Area(error) => {
             tracing::error!(target: "processor", queue = queue.id, %error, "waves do not fit the save area");

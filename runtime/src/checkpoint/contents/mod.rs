@@ -11,7 +11,7 @@
 mod aperture;
 mod engine;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
@@ -21,8 +21,8 @@ use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
-use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
+use crate::context::registry::{Queue, Registry};
 use crate::image::{AgentRange, Extent, HostRange};
 
 /// Buffer objects, and the bytes from the start of each that are moved, in the order of the image's extents.
@@ -30,12 +30,17 @@ pub(super) type Contents = Vec<(BoKey, u64)>;
 
 /// The buffer objects whose bytes are saved of a drained process.
 pub(super) fn saved_buffers(registry: &Registry) -> Contents {
-    let is_saved = |state: &BoState| {
+    let keeps_packets = |queue: &Queue| {
+        !queue.state.waiting.is_empty() || queue.live.as_ref().is_some_and(|live| live.waits())
+    };
+    let waiting = registry.queues.iter().filter(|(_, queue)| keeps_packets(queue));
+    let arguments: BTreeSet<BoKey> = waiting.filter_map(|(_, queue)| queue.state.bos.kernargs).collect();
+    let is_saved = |key: BoKey, state: &BoState| {
         // A userptr's bytes are the process's own memory: CRIU has them. Shared memory is its session's.
         let is_own = matches!(state.kind, BoKind::Vram | BoKind::Gtt) && state.sharing.is_none();
-        state.role.has_contents() && is_own
+        (state.role.has_contents() || arguments.contains(&key)) && is_own
     };
-    let saved = registry.bos.iter().filter(|(_, bo)| is_saved(&bo.state));
+    let saved = registry.bos.iter().filter(|(key, bo)| is_saved(*key, &bo.state));
     saved.map(|(key, bo)| (key, bo.state.bytes)).collect()
 }
 

@@ -158,6 +158,7 @@ pub fn create_queue(
         inactive,
         bias: 0,
         write_index: 0,
+        waiting: Vec::new(),
         internal: recipe.internal,
     };
     let live = queue_live(context, parts.registry, &state)?;

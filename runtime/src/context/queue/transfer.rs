@@ -151,6 +151,7 @@ impl TransferEngine {
                 inactive: None,
                 bias: 0,
                 write_index: 0,
+                waiting: Vec::new(),
                 internal: true,
             };
             let memory = QueueMemory {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use queues::aql::RawPacket;
 use queues::target::Target;
 use serde::{Deserialize, Serialize};
 
@@ -255,6 +256,10 @@ pub struct QueueState {
     pub bias: u64,
     /// Logical index of the next unit to be written, as of the last [`super::Persist::save`] of a drained queue.
     pub write_index: u64,
+    /// Packets from `write_index` on that were not begun: the queue was drained while its processor stood at one that waits for a
+    /// signal. Since format 1.5.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<RawPacket>,
     /// Made by the runtime for its own copies: not the caller's to destroy.
     pub internal: bool,
 }

@@ -69,6 +69,7 @@ fn one_of_each() -> Registry {
             inactive: Some(inactive),
             bias: 128,
             write_index: 150,
+            waiting: Vec::new(),
             internal: false,
         },
         numbers: QueueNumbers { id: 0, doorbell_offset: 8 },

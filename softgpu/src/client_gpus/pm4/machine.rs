@@ -120,6 +120,11 @@ impl Machine {
         self.job.is_none() && self.frames.is_empty()
     }
 
+    /// Whether a dispatch has begun and not ended.
+    pub(in crate::client_gpus) fn is_in_dispatch(&self) -> bool {
+        self.job.is_some()
+    }
+
     /// Executes a packet of what is unfinished, or ends a part of it. Answers whether anything happened: a machine that shares
     /// its packets does not wait, since what it would wait for may be another one's to do.
     ///

@@ -85,6 +85,11 @@ impl Pm4Context {
         self.machine.waves()
     }
 
+    /// Whether a dispatch has begun and not ended.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.machine.is_in_dispatch()
+    }
+
     /// `COMPUTE_PGM_RSRC1` of the dispatch that has running waves.
     pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
         self.machine.preempted_rsrc1()

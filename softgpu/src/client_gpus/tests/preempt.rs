@@ -203,6 +203,33 @@ const ADD: &str = "
     global_atomic_add_u32 v0, v1, s[4:5]
     s_endpgm";
 
+#[test]
+fn save_area_is_empty_only_if_no_dispatch_has_begun_and_not_ended() {
+    let machine = Machine::new();
+    let queue = machine.queue(1);
+    let add = machine.kernel(ADD);
+    let (word, arguments) = (machine.buffer(4096, DATA), machine.buffer(4096, DATA));
+    arguments.u64(0).store(word.va, Ordering::Relaxed);
+    let mut without_waves = 0;
+    for round in 1..=50 {
+        let done = machine.signal(1);
+        queue.submit(Packet::KernelDispatch(dispatch(&add, arguments.va, 2048, &done)));
+        while done.value() != 0 {
+            let saved = queue.stop();
+            let is_over = done.value() == 0 && word.u32(0).load(Ordering::SeqCst) == round * 2048;
+            let has_begun = queue.read_index() == u64::from(round);
+            if (saved.control_stack_bytes, saved.wave_state_bytes) == (0, 0) {
+                assert!(is_over || !has_begun, "round {round}");
+            } else {
+                without_waves += u32::from(saved.wave_state_bytes == 0);
+            }
+            queue.start();
+        }
+        assert_eq!(word.u32(0).load(Ordering::SeqCst), round * 2048);
+    }
+    assert!(without_waves > 0, "none was ever stopped between its waves");
+}
+
 /// Adds 1 to a 64-bit word.
 fn one_more(address: u64) -> sdma::Packet<'static> {
     let operation = sdma::AtomicOperation::Add64;

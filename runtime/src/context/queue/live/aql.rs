@@ -132,12 +132,13 @@ impl QueueLive {
         self.memory.ring.publish_packet(self.ring.byte_offset(index), packet);
     }
 
-    /// The argument slot of the packet at a hardware index; see the module documentation.
+    /// The argument slot of the packet at a hardware index; see the module documentation. It goes by the caller's index: packets that
+    /// are put back keep their slots.
     #[inline]
     fn kernarg_slot(&self, index: u64) -> Option<Mapped> {
         let slots = self.ring.packets() * 2;
         let bytes = self.memory.kernarg_slot;
-        Some(self.memory.kernargs?.part((index & (slots - 1)) * bytes, bytes))
+        Some(self.memory.kernargs?.part((self.logical(index) & (slots - 1)) * bytes, bytes))
     }
 
     /// Whether the packet at this index must carry the barrier bit; see the module documentation.

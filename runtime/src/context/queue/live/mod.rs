@@ -59,6 +59,8 @@ pub struct QueueLive {
     /// What must be flushed before a packet can be seen.
     host_writes: Option<Arc<HostWrites>>,
     bias: AtomicU64,
+    /// It is off the hardware with packets that wait for signals; see `waiting`.
+    waits: AtomicBool,
     failed: AtomicBool,
     fault: OnceLock<Arc<QueueFault>>,
     destroyed: AtomicBool,
@@ -99,6 +101,7 @@ impl QueueLive {
             bell: GatedCell::new(gate, None),
             host_writes: None,
             bias: AtomicU64::new(state.bias),
+            waits: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             fault: OnceLock::new(),
             destroyed: AtomicBool::new(false),
@@ -268,12 +271,17 @@ impl QueueLive {
         self.hardware_write().wrapping_sub(self.hardware_read())
     }
 
-    /// Its present plain state. The queue's page must be mapped.
+    /// Its present plain state. The queue's page must be mapped, and its ring if it waits.
     pub fn with_indices(&self, state: &QueueState) -> QueueState {
-        QueueState {
-            bias: self.bias.load(Ordering::Relaxed),
-            write_index: self.logical(self.hardware_write()),
-            ..state.clone()
+        let bias = self.bias.load(Ordering::Relaxed);
+        match self.waits() {
+            true => QueueState {
+                bias,
+                write_index: self.logical(self.hardware_read()),
+                waiting: self.unread_packets(),
+                ..state.clone()
+            },
+            false => QueueState { bias, write_index: self.logical(self.hardware_write()), ..state.clone() },
         }
     }
 
@@ -339,4 +347,5 @@ pub(crate) mod aql;
 mod marker;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod words;

@@ -43,6 +43,7 @@ fn state(packets: u32) -> QueueState {
         inactive: None,
         bias: 0,
         write_index: 0,
+        waiting: Vec::new(),
         internal: false,
     }
 }
