@@ -56,6 +56,15 @@ pub fn opened() -> Option<&'static Instance> {
     INSTANCE.get()
 }
 
+/// Sends the library's messages to the standard error, as many as `STASIS_LOG` says; without it none.
+fn log() {
+    let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("STASIS_LOG") else { return };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    if builder.with_writer(std::io::stderr).try_init().is_err() {
+        tracing::debug!(target: "hsa", "somebody else takes the messages");
+    }
+}
+
 /// Counts a start; the first one opens the runtime.
 ///
 /// # Errors
@@ -65,6 +74,7 @@ pub fn start() -> Outcome {
     let starts = STARTS.load(Ordering::Relaxed);
     let more = starts.checked_add(1).ok_or(Status(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW))?;
     if INSTANCE.get().is_none() {
+        log();
         let opened = Instance::open()?;
         INSTANCE.get_or_init(|| opened);
     }

@@ -164,6 +164,26 @@ fn graphs_functions_of_the_host_and_times_go_on_across_freezes() {
 }
 
 #[test]
+fn streams_that_wait_for_what_the_program_does_later_freeze() {
+    with_clients(|| {
+        let mut command = on_library(ONE);
+        // HIP has kernels wait for values otherwise.
+        command.arg(hip_program("waits", "gfx1100")).env("GPU_STREAMOPS_CP_WAIT", "1");
+        let mut program = Program::plain(&command, &["stop", "rounds"]);
+        for nth in 1..=6 {
+            program.wait_lines("round ", nth);
+            program.freeze_and_restore(&format!("checkpoint{nth}"));
+            if nth == 6 {
+                std::fs::write(program.path("stop"), "").unwrap();
+            }
+            // Not before: nothing ends the streams' waits while it is frozen.
+            std::fs::write(program.path("rounds"), "n".repeat(nth)).unwrap();
+        }
+        program.finish("PASS waits");
+    });
+}
+
+#[test]
 fn hip_program_with_several_devices_freezes() {
     hip_program_freezes("rounds", "soft:gfx1100*2", 3);
 }

@@ -3,7 +3,8 @@
 //! threads run, since packets may wait for what a thread does: a function of the host in a stream.
 //!
 //! What was published by then waits for nothing that is published later, if the program publishes what is waited for first. One that
-//! does not is given another moment.
+//! does not is given another moment. Queues that stay at packets which wait for signals are left to the drain, which keeps those
+//! packets; copy engines are not, which keep nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ use crate::instance::{Instance, opened};
 
 /// How long nothing may happen before another moment is tried; twice as long the next time.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long nothing may happen if all that is left stands at packets which wait for signals: the drain keeps those.
+const PATIENCE_OF_WAITS: Duration = Duration::from_millis(50);
 /// TIMEOUT: how often queues are looked at.
 const LOOK: Duration = Duration::from_micros(50);
 /// TIMEOUT: of a look at a copy engine, which is a packet in its ring.
@@ -145,6 +148,11 @@ fn is_busy(queue: &RawQueue) -> bool {
     header.is_ok_and(|kind| kind == HSA_PACKET_TYPE_KERNEL_DISPATCH)
 }
 
+/// Whether the processor has taken everything, or stands at a packet that waits for signals.
+fn is_taken_or_waits(queue: &RawQueue) -> bool {
+    is_taken(queue) || queue.is_at_wait().unwrap_or(true)
+}
+
 /// Whether a copy engine has done everything, or never will.
 fn is_idle(engine: &RawQueue) -> bool {
     let waited = engine.wait_idle(Some(LOOK_AT_ENGINE));
@@ -174,6 +182,14 @@ fn settled(instance: &Instance, patience: Duration, is_over: &dyn Fn() -> bool) 
         let now = positions().filter_map(Result::ok).fold(0, u64::wrapping_add);
         if now != seen || queues.iter().any(|queue| is_busy(queue)) {
             (seen, last) = (now, Instant::now());
+        }
+        let waits = || {
+            !instance.memory.engines.is_under_way()
+                && hardware().all(is_taken_or_waits)
+                && engines.iter().all(is_idle)
+        };
+        if last.elapsed() >= PATIENCE_OF_WAITS && waits() {
+            return true;
         }
         if is_over() || last.elapsed() >= patience && instance.keeps_back() {
             return false;

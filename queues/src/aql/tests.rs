@@ -142,10 +142,7 @@ fn every_reserved_bit_is_refused() {
                 (13, u32::MAX),
             ],
         ),
-        (
-            BarrierValue::new(0x1000, Condition::Eq, 0).into(),
-            &[(0, 0xff00_e000), (1, u32::MAX), (9, u32::MAX), (10, u32::MAX), (13, u32::MAX)],
-        ),
+        (BarrierValue::new(0x1000, Condition::Eq, 0).into(), &[(0, 0xff00_e000)]),
         (
             Packet::KernelDispatch(dispatch()),
             &[(0, 0xfffc_e000), (2, 0xffff_0000), (12, u32::MAX), (13, u32::MAX)],
@@ -381,7 +378,13 @@ proptest! {
     #[test]
     fn what_decodes_encodes_to_the_same_words(raw in raw_packets()) {
         if let Ok(packet) = Packet::decode(&raw) {
-            prop_assert_eq!(packet.encode(), raw);
+            let mut wanted = raw;
+            if matches!(packet, Packet::BarrierValue(_)) {
+                // HIP does not set what is reserved there.
+                wanted[1] = 0;
+                wanted[9..14].fill(0);
+            }
+            prop_assert_eq!(packet.encode(), wanted);
         }
     }
 

@@ -113,3 +113,32 @@ fn agent_dispatch_is_read_but_not_run_by_gpus() {
     assert_eq!(error, PacketError::Unsupported { kind: 4 });
     assert_eq!(error.exception_code(), ExceptionCode::PacketUnsupported);
 }
+
+#[test]
+fn barrier_value_of_hip_with_the_rest_of_its_stack_is_understood() {
+    // As HIP 5.7 wrote it for `hipStreamWaitValue64(stream, 0x1000 + 8, 1, hipStreamWaitValueGte)`.
+    let raw = [
+        0x0002_1500,
+        0x0a30_2067,
+        0x0021_0cc0,
+        0x0000_1000,
+        1,
+        0,
+        u32::MAX,
+        u32::MAX,
+        3,
+        0x730a_3920,
+        0x696c_6269,
+        0x6d5f_676e,
+        0x3120_7061,
+        0x302c_302c,
+        0x0020_f200,
+        0x0000_1000,
+    ];
+    let Ok(Packet::BarrierValue(barrier)) = Packet::decode(&raw) else {
+        panic!("{:?}", Packet::decode(&raw))
+    };
+    assert_eq!((barrier.signal, barrier.value, barrier.mask), (0x1000_0021_0cc0, 1, -1));
+    assert_eq!((barrier.condition, barrier.completion_signal), (Condition::Gte, 0x1000_0020_f200));
+    assert!(barrier.header.barrier);
+}

@@ -141,6 +141,16 @@ impl RawQueue {
         Ok(self.live().logical(self.live().hardware_read()))
     }
 
+    /// Whether the processor stands at an AQL packet that waits for signals: it goes on when somebody sets them. What came before may
+    /// run still.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn is_at_wait(&self) -> Result<bool, Lost> {
+        let _pass = self.0.context.gate.enter()?;
+        Ok(self.live().is_at_wait())
+    }
+
     /// Why it stopped, if it did.
     pub fn fault(&self) -> Option<Arc<QueueFault>> {
         self.live().fault().cloned()
