@@ -102,6 +102,15 @@ pub unsafe fn copy_from_self(from: usize, into: *mut u8, bytes: usize) -> Result
     moved(unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) })
 }
 
+/// Gives the calling thread, and those that it starts from now on, the lowest priority among those that share time (nice 19).
+///
+/// # Errors
+/// The errno of setpriority(2).
+pub fn be_nice() -> Result<(), Errno> {
+    // SAFETY: of the thread itself (0); no memory is involved.
+    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }).map(drop)
+}
+
 fn moved(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno::last())
 }

@@ -48,12 +48,14 @@ pub enum Activity {
     Rebuilding = 5,
     /// Reads the buffers' bytes.
     Filling = 6,
+    /// Copies the buffers' bytes while the process runs.
+    Copying = 7,
 }
 
 impl Activity {
     pub(crate) fn from_raw(raw: u8) -> Self {
-        use Activity::{Closing, Filling, Idle, Locking, Opening, Rebuilding, Writing};
-        let all = [Idle, Locking, Writing, Closing, Opening, Rebuilding, Filling];
+        use Activity::{Closing, Copying, Filling, Idle, Locking, Opening, Rebuilding, Writing};
+        let all = [Idle, Locking, Writing, Closing, Opening, Rebuilding, Filling, Copying];
         all.get(usize::from(raw)).copied().unwrap_or(Idle)
     }
 }
@@ -68,6 +70,7 @@ impl fmt::Display for Activity {
             Self::Opening => "opening the device",
             Self::Rebuilding => "rebuilding buffers, events and queues",
             Self::Filling => "filling the buffers",
+            Self::Copying => "copying the buffers beside the running process",
         })
     }
 }

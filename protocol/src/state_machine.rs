@@ -316,6 +316,25 @@ impl<P, R> StateMachine<P, R> {
         Ok(elapsed)
     }
 
+    /// RUNNING, and stays so: `act` has the machine to itself, so that no verb closes the gate meanwhile, and calls pass.
+    ///
+    /// # Errors
+    /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`] with the error of `act`.
+    pub fn while_running<T, E>(
+        &self,
+        verb: &'static str,
+        within: Duration,
+        act: impl FnOnce(&Limit) -> Result<T, E>,
+    ) -> Result<T, Failed<E>> {
+        let mut work = self.begin(verb, within)?;
+        match work.take() {
+            Phase::Running => {}
+            other => return Err(work.refuse(verb, other, State::Running)),
+        }
+        self.now(Activity::Copying);
+        act(&work.limit).map_err(step(verb))
+    }
+
     /// LOCKED → RUNNING. A device that was lost meanwhile stays lost: calls that waited at the gate are refused.
     ///
     /// # Errors

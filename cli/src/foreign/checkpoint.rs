@@ -59,6 +59,10 @@ pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
         args.parent.is_none(),
         "--parent is not for a program under `stasis run`, whose memory is written whole: leave it out"
     );
+    ensure!(
+        args.pre_copy.is_none(),
+        "--pre-copy is not for a program under `stasis run`, whose memory is written when it stands still: leave it out"
+    );
     let criu = Criu::find()?;
     let _claims = trees.iter().map(Claim::take).collect::<Result<Vec<_>>>()?;
     if !args.no_preflight {

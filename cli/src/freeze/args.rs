@@ -55,6 +55,18 @@ pub struct CheckpointArgs {
     /// afterwards.
     #[arg(long, value_name = "DIR", conflicts_with = "self_contained")]
     pub(crate) parent: Option<PathBuf>,
+    /// Copy the buffers while the process runs, and again what has changed meanwhile, up to ROUNDS times (3 unless given); then the
+    /// process is stopped for what has changed since, and to look through the rest.
+    #[arg(
+        long,
+        value_name = "ROUNDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "3",
+        value_parser = clap::value_parser!(u32).range(1..=100),
+        conflicts_with = "self_contained"
+    )]
+    pub(crate) pre_copy: Option<u32>,
     /// Stop once the device is closed, and leave the dump to a `criu` of your own within the lease.
     #[arg(long, conflicts_with_all = ["leave_running", "self_contained"])]
     pub(crate) no_dump: bool,

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use indicatif::ProgressBar;
-use stasis::checkpoint::{CallError, CheckpointOrder, CheckpointReport, Mode, Request, State, call};
+use stasis::checkpoint::{
+    CallError, CheckpointOrder, CheckpointReport, Mode, PreCopyReport, Request, State, call,
+};
 use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract, withdraw};
 use stasis_criu::{Criu, CriuError};
 
@@ -24,6 +26,7 @@ use super::orders::{Return, cause, checkpoint_all, resume_all};
 use super::outcome::{CheckpointOutcome, named};
 use super::parent::{self, Parents};
 use super::party::{Member, Party, Tree};
+use super::pre_copy;
 use super::progress::{milliseconds, spinner};
 use crate::{output, preflight};
 
@@ -56,7 +59,7 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
     let bar = spinner(args.json);
     let frozen = freeze(args, &party, &parents.unwrap_or_default(), &criu, &directory, &bar);
     bar.finish_and_clear();
-    let (reports, criu_ms) = frozen.inspect_err(|_| {
+    let Frozen { reports, criu_ms, pre_copied } = frozen.inspect_err(|_| {
         if is_abandoned(&party, &directory) {
             // Only logs are worth keeping of a checkpoint that did not come about; the images would mislead.
             let _ = clear_failed(&directory);
@@ -66,6 +69,7 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
         checkpoint_ms: milliseconds(started),
         criu_ms,
         left_running: args.leave_running,
+        pre_copied,
         ..CheckpointOutcome::new(&party, &directory, &reports)
     };
     if args.json {
@@ -124,13 +128,22 @@ fn freeze(
     criu: &Criu,
     directory: &Path,
     bar: &ProgressBar,
-) -> Result<(Vec<CheckpointReport>, f64)> {
-    bar.set_message("stopping the queues and writing the buffers");
+) -> Result<Frozen> {
+    // Beyond the drain the time goes into writing.
+    let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
     let known = Known::of(party.trees.iter().flat_map(Tree::pids));
-    let (reports, files) = evacuate(args, party, parents, directory, &known)?;
+    let before = args.pre_copy.map(|rounds| {
+        bar.set_message("copying the buffers while the process runs");
+        pre_copy::run(party, parents, directory, rounds, writing)
+    });
+    let before = before.transpose()?;
+    bar.set_message("stopping the queues and writing the buffers");
+    let parents = before.as_ref().map_or(parents, |before| &before.parents);
+    let (reports, files) = evacuate(args, party, parents, directory, writing, &known)?;
+    let pre_copied = before.map(|before| before.report.clone());
     let members = Members { known: &known, files: &files };
     if args.no_dump {
-        return Ok((reports, 0.0));
+        return Ok(Frozen { reports, criu_ms: 0.0, pre_copied });
     }
     bar.set_message("CRIU dumps the process");
     let started = Instant::now();
@@ -168,7 +181,14 @@ fn freeze(
         }
         resumed.context("The checkpoint is complete, but the process did not come back")?;
     }
-    Ok((reports, criu_ms))
+    Ok(Frozen { reports, criu_ms, pre_copied })
+}
+
+/// What a checkpoint took.
+struct Frozen {
+    reports: Vec<CheckpointReport>,
+    criu_ms: f64,
+    pre_copied: Option<PreCopyReport>,
 }
 
 /// What is held for each member, by its pid, until it has its device back.
@@ -187,10 +207,9 @@ fn evacuate(
     party: &Party,
     parents: &Parents,
     directory: &Path,
+    writing: Duration,
     known: &Known,
 ) -> Result<(Vec<CheckpointReport>, HeldFiles)> {
-    // Beyond the drain the time goes into writing.
-    let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
     let deadline = Duration::from_millis(args.deadline_ms);
     let order = |member: &Member| CheckpointOrder {
         parent: parents.get(&member.pid).cloned(),

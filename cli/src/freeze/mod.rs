@@ -11,6 +11,7 @@ mod orders;
 mod outcome;
 mod parent;
 mod party;
+mod pre_copy;
 mod progress;
 mod restore;
 mod resume;

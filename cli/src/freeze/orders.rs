@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
 use stasis::checkpoint::{
-    Admission, CallError, CheckpointOrder, CheckpointReport, Done, Request, RestoreReport, State, call,
-    call_with,
+    Admission, CallError, CheckpointOrder, CheckpointReport, Done, PreCopyOrder, PreCopyReport, Request,
+    RestoreReport, State, call, call_with,
 };
 
 use super::resume::resume;
@@ -49,15 +49,28 @@ pub(super) fn checkpoint_all(
     orders: &[(i32, CheckpointOrder)],
     patience: Duration,
 ) -> Vec<Result<Evacuated>> {
-    let mut answers: Vec<Option<Result<Evacuated>>> = orders.iter().map(|_| None).collect();
+    all(orders, |pid, order| order_checkpoint(pid, order, patience))
+}
+
+/// Has processes copy their contents while they run, as [`checkpoint_all`].
+pub(super) fn pre_copy_all(orders: &[(i32, PreCopyOrder)], patience: Duration) -> Vec<Result<PreCopyReport>> {
+    all(orders, |pid, order| match call_with(pid, &Request::PreCopy(order.clone()), &[], patience)? {
+        (State::Running, Done::PreCopied(report), _) => Ok(report),
+        (state, ..) => Err(out_of_turn(pid, state)),
+    })
+}
+
+/// What `send` answers for each order, all sent at the same time. As soon as one fails the others are cancelled.
+fn all<O: Sync, T: Send>(orders: &[(i32, O)], send: impl Fn(i32, &O) -> Result<T> + Sync) -> Vec<Result<T>> {
+    let mut answers: Vec<Option<Result<T>>> = orders.iter().map(|_| None).collect();
     thread::scope(|scope| {
         let (answered, inbox) = channel();
         let mut has_failed = false;
         for (index, (pid, order)) in orders.iter().enumerate() {
-            let answered = answered.clone();
+            let (answered, send) = (answered.clone(), &send);
             let ordering = move || {
                 // The receiver outlives this thread.
-                let _ = answered.send((index, order_checkpoint(*pid, order, patience)));
+                let _ = answered.send((index, send(*pid, order)));
             };
             if let Err(error) = thread::Builder::new().spawn_scoped(scope, ordering) {
                 answers[index] = Some(Err(no_thread(*pid, error)));
@@ -87,6 +100,10 @@ pub(super) fn checkpoint_all(
     orders.iter().zip(answers).map(|((pid, _), a)| a.unwrap_or_else(|| Err(unanswered(*pid)))).collect()
 }
 
+fn out_of_turn(pid: i32, state: State) -> Error {
+    anyhow!("the agent of process {pid} answered out of turn: it is {state}")
+}
+
 fn no_thread(pid: i32, error: io::Error) -> Error {
     Error::new(error).context(format!("Cannot start a thread for the order to process {pid}"))
 }
@@ -94,7 +111,7 @@ fn no_thread(pid: i32, error: io::Error) -> Error {
 fn order_checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<Evacuated> {
     match call_with(pid, &Request::Checkpoint(order.clone()), &[], patience)? {
         (State::Checkpointed, Done::Checkpointed(report), files) => Ok(Evacuated { report, files }),
-        (state, ..) => Err(anyhow!("the agent of process {pid} answered out of turn: it is {state}")),
+        (state, ..) => Err(out_of_turn(pid, state)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use stasis::checkpoint::{CheckpointReport, RestoreReport};
+use stasis::checkpoint::{CheckpointReport, PreCopyReport, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, DumpStats};
 
 use super::party::Party;
@@ -36,6 +36,9 @@ pub(super) struct CheckpointOutcome {
     pub report: CheckpointReport,
     pub criu_bytes: u64,
     pub left_running: bool,
+    /// What was copied before it was stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_copied: Option<PreCopyReport>,
     /// What CRIU says of its dump, if it was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub criu_stats: Option<DumpStats>,
@@ -107,6 +110,7 @@ impl CheckpointOutcome {
             report: sum(reports),
             criu_bytes: images.iter().map(|images| directory_bytes(images)).sum(),
             left_running: false,
+            pre_copied: None,
             criu_stats: match &images[..] {
                 [only] => DumpStats::read(only).ok(),
                 _ => None,
@@ -133,9 +137,10 @@ impl CheckpointOutcome {
         let trees: Vec<_> =
             party.trees.iter().map(|tree| named(tree.pid, tree.members.len(), tree.is_plain())).collect();
         let (is, it) = if trees.len() > 1 { ("are", "they") } else { ("is", "it") };
-        let unchanged = match self.report.unchanged_bytes {
-            0 => String::new(),
-            bytes => format!(" beside {:.1} MiB that the parent has", mebibytes(bytes)),
+        let unchanged = match (self.report.unchanged_bytes, &self.pre_copied) {
+            (0, _) => String::new(),
+            (bytes, None) => format!(" beside {:.1} MiB that the parent has", mebibytes(bytes)),
+            (bytes, Some(_)) => format!(" beside {:.1} MiB that were there before", mebibytes(bytes)),
         };
         let after = match (self.left_running, trees.len()) {
             (true, 1) => "it runs on".to_owned(),
@@ -155,6 +160,9 @@ impl CheckpointOutcome {
             self.report.close_ms,
             self.criu_ms,
         );
+        if let Some(pre_copied) = &self.pre_copied {
+            text.push_str(&said_of(pre_copied));
+        }
         for row in &self.processes {
             text.push_str(&format!(
                 "  process {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms lock, {:.0} write, {:.0} close\n",
@@ -171,6 +179,24 @@ impl CheckpointOutcome {
         }
         text
     }
+}
+
+/// What was copied while processes ran, and why no more.
+fn said_of(report: &PreCopyReport) -> String {
+    let PreCopyReport { pre_copy_ms, rounds, left_bytes, outpaced, .. } = report;
+    let rounds: Vec<String> = rounds.iter().map(|bytes| format!("{:.1}", mebibytes(*bytes))).collect();
+    let mut text =
+        format!("  before it was stopped, {pre_copy_ms:.0} ms: {} MiB were copied\n", rounds.join(", then "));
+    if *outpaced {
+        text.push_str(
+            "  its buffers change about as fast as they are copied: more rounds would not have helped\n",
+        );
+    }
+    if *left_bytes > 0 {
+        let left = mebibytes(*left_bytes);
+        text.push_str(&format!("  {left:.1} MiB can only be read fast when the process stands still\n"));
+    }
+    text
 }
 
 /// What `stasis restore --json` prints of a tree.

@@ -28,6 +28,7 @@ mod keeper;
 mod machine;
 mod message;
 mod options;
+mod pre_copy;
 mod preempt;
 pub mod protocol;
 mod rebuild;
@@ -57,10 +58,11 @@ pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
 pub use self::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
+pub use self::pre_copy::{PreCopyOptions, PreCopyReport};
 pub use self::preempt::{
     CaptureError, ForkError, LAST_KFD_MINOR_WITHOUT_MES, Step as ProbeStep, Unavailable,
 };
-pub use self::protocol::{CallError, CheckpointOrder, Done, Reply, Request};
+pub use self::protocol::{CallError, CheckpointOrder, Done, PreCopyOrder, Reply, Request};
 pub use self::report::{CheckpointReport, RestoreReport};
 pub use self::rescue::{Rescue, Stranded};
 pub use self::secret::TermsSecret;

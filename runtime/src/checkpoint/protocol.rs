@@ -18,6 +18,7 @@ use thiserror::Error;
 use super::admit::Admission;
 use super::info::ProcessInfo;
 pub use super::message::MAX_MESSAGE;
+use super::pre_copy::PreCopyReport;
 use super::report::{CheckpointReport, RestoreReport};
 use crate::share::SessionOrder;
 
@@ -39,6 +40,8 @@ pub enum Request {
     /// Lock, write the images into a directory, close the device. Undone by the agent itself when nobody freezes the
     /// process, see [`CheckpointOrder`].
     Checkpoint(CheckpointOrder),
+    /// Copy the contents into a directory while the process runs.
+    PreCopy(PreCopyOrder),
     /// Restore from `directory` (or from where the contents were written) and unlock.
     Resume {
         /// Where the images are now, if they were moved.
@@ -47,6 +50,20 @@ pub enum Request {
         #[serde(default)]
         admission: Option<Admission>,
     },
+}
+
+/// How the contents of a process are to be copied while it runs. The order ends with its controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreCopyOrder {
+    /// Absolute path of an existing directory.
+    pub directory: PathBuf,
+    /// How long it may take, milliseconds.
+    pub deadline_ms: u64,
+    /// How often they are copied at most.
+    pub rounds: u32,
+    /// The directory of an earlier image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<PathBuf>,
 }
 
 /// How a process is to be checkpointed.
@@ -160,6 +177,8 @@ pub enum Done {
     Info(Box<ProcessInfo>),
     /// The device is closed; freeze at will.
     Checkpointed(CheckpointReport),
+    /// The contents were copied; the process runs.
+    PreCopied(PreCopyReport),
     /// The process runs.
     Running(RestoreReport),
 }

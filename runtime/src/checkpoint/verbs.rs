@@ -8,6 +8,7 @@ use stasis_protocol::{Activity, Mode, State};
 
 use super::error::CheckpointError;
 use super::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
+use super::pre_copy::{PreCopyOptions, PreCopyReport, pre_copy};
 use super::report::{CheckpointReport, RestoreReport};
 use super::steps;
 use crate::checkpoint::machine::CheckpointMachine;
@@ -54,6 +55,22 @@ impl Runtime {
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport, CheckpointError> {
         steps::write_and_close(self.context(), directory, options)
+    }
+
+    /// RUNNING, and stays so: writes an image of what the buffers are now, torn where they change, into `directory`, for a
+    /// checkpoint that names it as its parent: that stops the process for what has changed since, and to hash the rest. No other verb
+    /// is carried out meanwhile. Threads of low priority do it; calls that allocate or free wait for a chunk of 2 MiB at a time.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`] in any other state, [`CheckpointError::AtWork`], [`CheckpointError::Image`],
+    /// [`CheckpointError::Device`], [`CheckpointError::Engine`], [`CheckpointError::Stopped`] by the deadline or by
+    /// [`Runtime::cancel`]. The process runs, whatever happens.
+    pub fn pre_copy(
+        &self,
+        directory: &Path,
+        options: &PreCopyOptions,
+    ) -> Result<PreCopyReport, CheckpointError> {
+        pre_copy(self.context(), directory, options)
     }
 
     /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written

@@ -236,6 +236,10 @@ impl Listener {
                 let from = Caller { peer: Some(controller.peer), pid: controller.pid };
                 return self.submit(runtime, Task::Checkpoint(order), from);
             }
+            Ok(Request::PreCopy(order)) => {
+                let from = Caller { peer: Some(controller.peer), pid: controller.pid };
+                return self.submit(runtime, Task::PreCopy(order), from);
+            }
             Ok(Request::Resume { directory, admission }) => {
                 let files = files.into();
                 let options = RestoreOptions { directory, admission, files, ..RestoreOptions::default() };
@@ -291,6 +295,7 @@ impl Listener {
         };
         let (what, needs_controller) = match &task {
             Task::Checkpoint(_) => ("checkpoint", true),
+            Task::PreCopy(_) => ("pre-copy", true),
             Task::Resume(_) => (RESUME, false),
         };
         let abandoned = Arc::<AtomicBool>::default();

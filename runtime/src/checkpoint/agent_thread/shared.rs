@@ -10,12 +10,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
 
 use crate::checkpoint::options::RestoreOptions;
-use crate::checkpoint::protocol::{CheckpointOrder, Done};
+use crate::checkpoint::protocol::{CheckpointOrder, Done, PreCopyOrder};
 
 /// What takes time.
 #[derive(Debug)]
 pub(super) enum Task {
     Checkpoint(CheckpointOrder),
+    PreCopy(PreCopyOrder),
     Resume(RestoreOptions),
 }
 

@@ -20,7 +20,8 @@ use super::stranded;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::machine::CheckpointMachine;
 use crate::checkpoint::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
-use crate::checkpoint::protocol::{CheckpointOrder, Done};
+use crate::checkpoint::pre_copy::{PreCopyOptions, PreCopyReport, pre_copy};
+use crate::checkpoint::protocol::{CheckpointOrder, Done, PreCopyOrder};
 use crate::checkpoint::report::{CheckpointReport, RestoreReport};
 use crate::checkpoint::rescue::Rescue;
 use crate::checkpoint::steps;
@@ -91,6 +92,7 @@ impl Worker {
                 }
                 report.map(Done::Checkpointed)
             }
+            Task::PreCopy(order) => serve_pre_copy(runtime, &order, &abandoned).map(Done::PreCopied),
             Task::Resume(options) => self.serve_resume(runtime, &options).map(Done::Running),
         };
         *self.shared.outcome.lock() = Some(Outcome { done: done.map_err(|error| explain(&error)), files });
@@ -168,6 +170,23 @@ impl Worker {
             }
         }
     }
+}
+
+fn serve_pre_copy(
+    runtime: &Arc<Context>,
+    order: &PreCopyOrder,
+    abandoned: &AtomicBool,
+) -> Result<PreCopyReport, CheckpointError> {
+    if abandoned.load(Ordering::Relaxed) {
+        let stopped = Stopped::Cancelled { elapsed: Duration::ZERO };
+        return Err(CheckpointError::Stopped { verb: "pre-copy", stopped });
+    }
+    let options = PreCopyOptions {
+        deadline: Duration::from_millis(order.deadline_ms),
+        rounds: order.rounds,
+        parent: order.parent.clone(),
+    };
+    pre_copy(runtime, &order.directory, &options)
 }
 
 /// What a worker with a lease sees.

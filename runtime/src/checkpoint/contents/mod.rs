@@ -10,6 +10,7 @@
 
 mod aperture;
 mod engine;
+mod running;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
 
 use self::engine::AgentEngine;
+pub(super) use self::running::Running;
 use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffers of a process that runs, as images are made of them: copied out a chunk at a time.
+//!
+//! INVARIANT: bytes are read while the registry is locked, and only of objects that are there, so that nobody frees them under
+//! the copy. What kernels and threads write meanwhile is torn; a buffer that has gone is zeros.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+use memmap2::{MmapMut, MmapRaw};
+use parking_lot::Mutex;
+use queues::words::size;
+use stasis_protocol::Limit;
+use stasis_protocol::gate::Pass;
+
+use super::engine::AgentEngine;
+use super::{Contents, Way, choose, saved_buffers};
+use crate::checkpoint::calls::call_limit;
+use crate::checkpoint::error::{CheckpointError, device, system};
+use crate::context::Context;
+use crate::context::device::Device;
+use crate::context::registry::Registry;
+use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
+use crate::image::{
+    AgentRange, CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, Extent, HostRange, Piece, most_workers,
+};
+
+/// A buffer object that is copied.
+#[derive(Clone, Copy, Debug)]
+struct Object {
+    va: u64,
+    bytes: u64,
+    key: BoKey,
+}
+
+/// Objects that one agent's engine copies, or the process itself.
+#[derive(Debug)]
+struct Source<'c> {
+    context: &'c Context,
+    /// By address.
+    objects: Vec<Object>,
+    by: By,
+}
+
+#[derive(Debug)]
+enum By {
+    /// A buffer for each worker, and the numbers of those that are free.
+    Process {
+        buffers: Vec<MmapRaw>,
+        free: Mutex<Vec<usize>>,
+    },
+    Engine(Box<AgentEngine>),
+}
+
+/// All that is copied of a running process, and who copies it.
+#[derive(Debug)]
+pub(in crate::checkpoint) struct Running<'c> {
+    context: &'c Context,
+    sources: Vec<Source<'c>>,
+    /// Bytes of objects that nobody can copy fast while the process runs.
+    pub left_bytes: u64,
+}
+
+impl<'c> Running<'c> {
+    /// Finds what there is now, and makes the engines that it takes; they end with `limit`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Device`], [`CheckpointError::System`]; no engine is left then.
+    pub fn new(
+        context: &'c Context,
+        pass: &Pass<'_>,
+        on: &Device,
+        limit: &Limit,
+    ) -> Result<Self, CheckpointError> {
+        let mut running = Running { context, sources: Vec::new(), left_bytes: 0 };
+        let found = call_limit(limit).hold(|| running.find(on, limit));
+        if let Err(error) = found {
+            if let Err(error) = running.end(on) {
+                tracing::warn!(target: "checkpoint", %error, "a copy engine's queue stays in the driver");
+            }
+            return Err(error);
+        }
+        context.host_writes.flush(pass);
+        Ok(running)
+    }
+
+    fn find(&mut self, on: &Device, limit: &Limit) -> Result<(), CheckpointError> {
+        let mut registry = self.context.registry.lock();
+        let mut own = Vec::new();
+        let mut of_agents: BTreeMap<AgentIndex, Contents> = BTreeMap::new();
+        for (key, bytes) in saved_buffers(&registry) {
+            let Some(bo) = registry.bos.get(key) else { continue };
+            match bo.state.kind {
+                BoKind::Vram => of_agents.entry(bo.state.agent).or_default().push((key, bytes)),
+                _ if bo.state.cpu_mapped => own.push(key),
+                _ => self.left_bytes += bytes,
+            }
+        }
+        for info in &self.context.agents {
+            let Some(contents) = of_agents.remove(&info.index()) else { continue };
+            // A lost agent's memory, which nothing changes any more, is saved when the process stops.
+            let serves = self.context.lost_agents.lost(info.index()).is_none();
+            match choose(self.context, &mut registry, on, info, &contents, serves, limit) {
+                Ok(Way::Host) => own.extend(contents.iter().map(|(key, _)| *key)),
+                Ok(Way::Engine(engine)) => {
+                    // What is not mapped to the agent would have to be, which is the program's to say.
+                    let is_mapped = |state: &BoState| state.mapped.contains(&info.index());
+                    let objects = objects(&registry, contents.iter().map(|(key, _)| *key), is_mapped);
+                    let taken: u64 = objects.iter().map(|object| object.bytes).sum();
+                    self.left_bytes += contents.iter().map(|(_, bytes)| bytes).sum::<u64>() - taken;
+                    self.sources.push(Source { context: self.context, objects, by: By::Engine(engine) });
+                }
+                // Too slow beside the process.
+                Ok(Way::Aperture { .. }) | Err(CheckpointError::Hidden { .. }) => {
+                    self.left_bytes += contents.iter().map(|(_, bytes)| bytes).sum::<u64>();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let objects = objects(&registry, own.into_iter(), |_| true);
+        drop(registry);
+        let buffer = |_| Ok(MmapRaw::from(MmapMut::map_anon(size(CHUNK_BYTES))?));
+        let workers = most_workers();
+        let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(buffer).collect();
+        let buffers = buffers.map_err(system("find memory for copies"))?;
+        let by = By::Process { buffers, free: Mutex::new((0..workers).collect()) };
+        self.sources.push(Source { context: self.context, objects, by });
+        Ok(())
+    }
+
+    /// Where the contents are, for the image.
+    pub fn extents(&self) -> Vec<Extent<'_>> {
+        self.sources.iter().flat_map(Source::extents).collect()
+    }
+
+    /// Takes the engines out of the driver.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Device`]; something of them stays there.
+    pub fn end(self, on: &Device) -> Result<(), CheckpointError> {
+        let mut first = Ok(());
+        for source in self.sources {
+            if let By::Engine(engine) = source.by {
+                let ended = engine.end(&mut self.context.registry.lock(), on);
+                first = first.and(ended.map_err(device("to end a copy engine")));
+            }
+        }
+        first
+    }
+}
+
+/// The objects of these keys that are as `is_taken` wants them, by address.
+fn objects(
+    registry: &Registry,
+    keys: impl Iterator<Item = BoKey>,
+    is_taken: impl Fn(&BoState) -> bool,
+) -> Vec<Object> {
+    let object = |key| {
+        let state = &registry.bos.get(key)?.state;
+        is_taken(state).then_some(Object { va: state.va, bytes: state.bytes, key })
+    };
+    let mut objects: Vec<Object> = keys.filter_map(object).collect();
+    objects.sort_unstable_by_key(|object| object.va);
+    objects
+}
+
+impl Source<'_> {
+    fn extents(&self) -> impl Iterator<Item = Extent<'_>> {
+        let range = |object: &Object| AgentRange { engine: self, va: object.va, bytes: object.bytes };
+        self.objects.iter().map(move |object| Extent::Agent(range(object)))
+    }
+
+    /// Where the process has a piece now, if the object is there that it was a part of.
+    fn place(&self, registry: &Registry, piece: &Piece) -> Option<u64> {
+        let at = self.objects.partition_point(|object| object.va <= piece.va).checked_sub(1)?;
+        let object = self.objects[at];
+        let offset = piece.va - object.va;
+        let bo = registry.bos.get(object.key)?;
+        let is_same = bo.kernel.is_some() && (bo.state.va, bo.state.bytes) == (object.va, object.bytes);
+        let is_within = offset.checked_add(piece.bytes).is_some_and(|end| end <= object.bytes);
+        (is_same && is_within).then(|| bo.cpu_va() + offset)
+    }
+}
+
+impl ContentEngine for Source<'_> {
+    fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
+        match &self.by {
+            By::Engine(engine) => engine.take(),
+            By::Process { buffers, free } => {
+                // A worker that has none works again when another one has put its own back.
+                let number = loop {
+                    match free.lock().pop() {
+                        Some(number) => break number,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                let start = NonNull::new(buffers[number].as_mut_ptr()).unwrap_or(NonNull::dangling());
+                // SAFETY: the buffer's own mapping, which lives as long as this; one worker at a time has the number.
+                let range = unsafe { HostRange::new(start, CHUNK_BYTES) };
+                Ok(EngineBuffer::new(self, number, range))
+            }
+        }
+    }
+
+    fn put(&self, number: usize) {
+        if let By::Process { free, .. } = &self.by {
+            free.lock().push(number);
+        }
+    }
+
+    fn fetch(&self, buffer: &EngineBuffer<'_>, pieces: &[Piece]) -> Result<(), EngineError> {
+        match &self.by {
+            By::Engine(engine) => {
+                let registry = self.context.registry.lock();
+                let (there, gone): (Vec<Piece>, Vec<Piece>) =
+                    pieces.iter().partition(|piece| self.place(&registry, piece).is_some());
+                gone.iter().for_each(|piece| buffer.range().zero(piece.at, piece.bytes));
+                if there.is_empty() { Ok(()) } else { engine.fetch(buffer, &there) }
+            }
+            By::Process { .. } => {
+                for piece in pieces {
+                    let registry = self.context.registry.lock();
+                    let place = self.place(&registry, piece);
+                    // SAFETY: the object is mapped for the CPU there, and nobody frees it while the registry is locked.
+                    match place.and_then(|va| unsafe { HostRange::at_address(va, piece.bytes) }) {
+                        Some(from) => buffer.range().copy_from(piece.at, &from),
+                        None => buffer.range().zero(piece.at, piece.bytes),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Nothing is filled while a process runs.
+    fn store(&self, _: &EngineBuffer<'_>, _: &[Piece]) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

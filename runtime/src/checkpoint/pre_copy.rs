@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copying the contents while the process runs: an image of what they were, upon which a checkpoint then writes no more than has
+//! changed since.
+//!
+//! Nothing of this counts: chunks are found by the hashes of what was written, and the checkpoint hashes every byte of the process
+//! when it stands still.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use stasis_protocol::{Failed, Limit};
+
+use super::calls::milliseconds;
+use super::contents::Running;
+use super::error::{CheckpointError, system};
+use super::machine::CheckpointMachine;
+use super::message::MAX_FILES;
+use super::options::DEFAULT_DEADLINE;
+use crate::context::Context;
+use crate::context::error::Lost;
+use crate::image::{IMAGE_FILE, Image, ImageWriter};
+
+/// A last round that copies less is not worth another one.
+const FEW_BYTES: u64 = 16 << 20;
+
+/// How contents are copied while the process runs.
+#[derive(Clone, Debug)]
+pub struct PreCopyOptions {
+    /// How long it may take; then nothing is left of it. [`DEFAULT_DEADLINE`] by default.
+    pub deadline: Duration,
+    /// How often the contents are copied at most, each time what has changed since the last. Three by default; 0 counts as 1.
+    pub rounds: u32,
+    /// The directory of an earlier image, as in [`super::CheckpointOptions::parent`].
+    pub parent: Option<PathBuf>,
+}
+
+impl Default for PreCopyOptions {
+    fn default() -> Self {
+        Self { deadline: DEFAULT_DEADLINE, rounds: 3, parent: None }
+    }
+}
+
+/// What was copied while the process ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PreCopyReport {
+    /// How long it took, milliseconds.
+    pub pre_copy_ms: f64,
+    /// Bytes that were written, by round.
+    pub rounds: Vec<u64>,
+    /// Bytes of the buffers that were looked at.
+    pub content_bytes: u64,
+    /// Bytes of buffers that cannot be copied fast while the process runs; the checkpoint reads them.
+    pub left_bytes: u64,
+    /// Whether the process changed its buffers about as fast as they were copied: more rounds would not have helped.
+    pub outpaced: bool,
+}
+
+/// What such an image says of itself: it is no checkpoint.
+#[derive(Serialize)]
+struct Metadata {
+    pre_copied: bool,
+}
+
+/// RUNNING, and stays so: writes [`IMAGE_FILE`] into `directory`.
+pub(super) fn pre_copy(
+    context: &Arc<Context>,
+    directory: &Path,
+    options: &PreCopyOptions,
+) -> Result<PreCopyReport, CheckpointError> {
+    let copied = CheckpointMachine::of(context).machine.while_running("pre-copy", options.deadline, |limit| {
+        let work = || {
+            if let Err(error) = kfd::linux::be_nice() {
+                tracing::debug!(target: "checkpoint", %error, "copies are made at the threads' usual priority");
+            }
+            copy(context, directory, options, limit)
+        };
+        // A thread cannot get its priority back, and those that it starts have its own.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("stasis-pre-copy".to_owned());
+            let thread = thread.spawn_scoped(scope, work).map_err(system("start a thread for copies"))?;
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+        .map_err(Box::new)
+    });
+    copied.map_err(|failed: Failed<Box<CheckpointError>>| CheckpointError::from(failed))
+}
+
+fn copy(
+    context: &Arc<Context>,
+    directory: &Path,
+    options: &PreCopyOptions,
+    limit: &Limit,
+) -> Result<PreCopyReport, CheckpointError> {
+    let started = Instant::now();
+    let pass = context.gate.enter()?;
+    let gone = || Lost { what: "the device was closed under an open gate", source: None };
+    let on = context.device(&pass).ok_or_else(gone)?;
+    let running = Running::new(context, &pass, on, limit)?;
+    let mut report = PreCopyReport { left_bytes: running.left_bytes, ..PreCopyReport::default() };
+    let copied = rounds(context, &running, directory, options, limit, &mut report);
+    let ended = running.end(on);
+    copied?;
+    ended?;
+    report.pre_copy_ms = milliseconds(started);
+    Ok(report)
+}
+
+fn rounds(
+    context: &Context,
+    running: &Running<'_>,
+    directory: &Path,
+    options: &PreCopyOptions,
+    limit: &Limit,
+    report: &mut PreCopyReport,
+) -> Result<(), CheckpointError> {
+    let path = directory.join(IMAGE_FILE);
+    let most = MAX_FILES.saturating_sub(context.agents.len() + 1);
+    let extents = running.extents();
+    for round in 1..=options.rounds.max(1) {
+        let before = match (round, &options.parent) {
+            (1, None) => None,
+            (1, Some(parent)) => Some(Image::open(&parent.join(IMAGE_FILE))?),
+            _ => Some(Image::open(&path)?),
+        };
+        let mut writer = match &before {
+            None => ImageWriter::create(&path)?,
+            Some(before) => ImageWriter::create_upon(&path, before, most)?,
+        };
+        writer.write_contents(&extents, limit)?;
+        let stats = writer.finish(&Metadata { pre_copied: true })?.stats;
+        let last = report.rounds.last().copied();
+        report.rounds.push(stats.stored_bytes);
+        report.content_bytes = stats.content_bytes;
+        if stats.stored_bytes <= FEW_BYTES {
+            break;
+        }
+        // Another round would find as much again.
+        report.outpaced = last.is_some_and(|last| stats.stored_bytes > last / 2);
+        if report.outpaced {
+            break;
+        }
+    }
+    Ok(())
+}
