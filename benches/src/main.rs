@@ -46,7 +46,7 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines and checkpoint-parent), criu, interpreter, preempt-check, isa (with isa-first), embed (with
+    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-parent and checkpoint-pre-copy), criu, interpreter, preempt-check, isa (with isa-first), embed (with
     /// embed-one-core and embed-kernels), clients and hsa; all without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
@@ -74,7 +74,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 24] = [
+const BENCHES: [(&str, Bench); 25] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -89,6 +89,7 @@ const BENCHES: [(&str, Bench); 24] = [
     ("checkpoint-largest", checkpoint::image::run_largest),
     ("checkpoint-engines", checkpoint::engines::run),
     ("checkpoint-parent", checkpoint::parent::run),
+    ("checkpoint-pre-copy", checkpoint::pre_copy::run),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),

@@ -102,13 +102,14 @@ pub unsafe fn copy_from_self(from: usize, into: *mut u8, bytes: usize) -> Result
     moved(unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) })
 }
 
-/// Gives the calling thread, and those that it starts from now on, the lowest priority among those that share time (nice 19).
+/// Has the calling thread, and those that it starts from now on, run where nothing else wants the core (SCHED_IDLE).
 ///
 /// # Errors
-/// The errno of setpriority(2).
-pub fn be_nice() -> Result<(), Errno> {
-    // SAFETY: of the thread itself (0); no memory is involved.
-    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }).map(drop)
+/// The errno of sched_setscheduler(2).
+pub fn be_idle() -> Result<(), Errno> {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: of the thread itself (0); the call reads `none`.
+    Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) }).map(drop)
 }
 
 fn moved(result: isize) -> Result<usize, Errno> {

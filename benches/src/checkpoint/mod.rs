@@ -14,6 +14,7 @@ mod memory;
 pub mod parent;
 mod pieces;
 mod plot;
+pub mod pre_copy;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A figure of how long a process stands still, and for what: one bar a case, one colour a phase.
+//! Figures of how long a process stands still: for what, one bar a case and one colour a phase; and with how much memory.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use stasis_plot::{Bar, Bars, Colour, Figure};
+use stasis_plot::{Axis, Bar, Bars, Chart, Colour, Figure, Mark, Series, Size};
 
 use crate::figure::OUT;
 
@@ -40,9 +40,55 @@ pub fn save(bars: Vec<Bar>) -> Result<[PathBuf; 2]> {
     Ok(paths)
 }
 
+/// Lines, each with points of bytes and milliseconds, by their names.
+type Lines = [(String, Vec<(u64, f64)>)];
+
+const LINES: [Colour; 4] = [[31, 119, 180], [174, 199, 232], [214, 39, 40], [255, 152, 150]];
+const STOPS: Size = Size { width: 900, height: 560 };
+
+fn stops(lines: &Lines) -> Chart {
+    let gibibytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let all = lines.iter().flat_map(|(_, points)| points);
+    let (right, top) =
+        all.fold((0.0, 0.0), |(x, y): (f64, f64), (bytes, ms)| (x.max(gibibytes(*bytes)), y.max(*ms)));
+    let series = lines.iter().zip(LINES.iter().cycle()).map(|((name, points), colour)| Series {
+        name: name.clone(),
+        colour: *colour,
+        mark: Mark::Line,
+        points: points.iter().map(|(bytes, ms)| (gibibytes(*bytes), *ms)).collect(),
+    });
+    Chart {
+        title: "How long a process stands still, by its buffers".to_owned(),
+        notes: Vec::new(),
+        x: Axis::linear("buffers (GiB)", 0.0, right.max(f64::MIN_POSITIVE)),
+        y: Axis::linear("time (ms)", 0.0, top.max(f64::MIN_POSITIVE)),
+        spans: Vec::new(),
+        series: series.collect(),
+    }
+}
+
+/// Draws how long processes stood still by their memory as PNG and as SVG, and returns where.
+pub fn save_stops(lines: &Lines) -> Result<[PathBuf; 2]> {
+    let figure = Figure::from(stops(lines));
+    let paths = ["png", "svg"].map(|ending| Path::new(OUT).join("checkpoint-stops").with_extension(ending));
+    for path in &paths {
+        figure.save(path, STOPS)?;
+    }
+    Ok(paths)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_stops_have_their_names() {
+        let lines = [("whole, disk".to_owned(), vec![(1 << 28, 30.0), (1 << 30, 120.0)])];
+        let svg = Figure::from(stops(&lines)).svg(STOPS).unwrap();
+        for text in ["whole, disk", "buffers (GiB)"] {
+            assert!(svg.lines().any(|line| line.trim() == text), "{text} is not in {svg}");
+        }
+    }
 
     #[test]
     fn figure_names_every_phase_and_case() {

@@ -71,7 +71,7 @@ pub(super) fn pre_copy(
 ) -> Result<PreCopyReport, CheckpointError> {
     let copied = CheckpointMachine::of(context).machine.while_running("pre-copy", options.deadline, |limit| {
         let work = || {
-            if let Err(error) = kfd::linux::be_nice() {
+            if let Err(error) = kfd::linux::be_idle() {
                 tracing::debug!(target: "checkpoint", %error, "copies are made at the threads' usual priority");
             }
             copy(context, directory, options, limit)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 use memmap2::{MmapMut, MmapRaw};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use queues::words::size;
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Pass;
@@ -23,7 +23,7 @@ use crate::context::device::Device;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
 use crate::image::{
-    AgentRange, CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, Extent, HostRange, Piece, most_workers,
+    AgentRange, CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, Extent, HostRange, Piece,
 };
 
 /// A buffer object that is copied.
@@ -45,10 +45,11 @@ struct Source<'c> {
 
 #[derive(Debug)]
 enum By {
-    /// A buffer for each worker, and the numbers of those that are free.
+    /// A buffer for each worker that may work at a time, and the numbers of those that are free.
     Process {
         buffers: Vec<MmapRaw>,
         free: Mutex<Vec<usize>>,
+        freed: Condvar,
     },
     Engine(Box<AgentEngine>),
 }
@@ -121,10 +122,11 @@ impl<'c> Running<'c> {
         let objects = objects(&registry, own.into_iter(), |_| true);
         drop(registry);
         let buffer = |_| Ok(MmapRaw::from(MmapMut::map_anon(size(CHUNK_BYTES))?));
-        let workers = most_workers();
+        // The process has the other half of the machine to itself.
+        let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(buffer).collect();
         let buffers = buffers.map_err(system("find memory for copies"))?;
-        let by = By::Process { buffers, free: Mutex::new((0..workers).collect()) };
+        let by = By::Process { buffers, free: Mutex::new((0..workers).collect()), freed: Condvar::new() };
         self.sources.push(Source { context: self.context, objects, by });
         Ok(())
     }
@@ -187,14 +189,16 @@ impl ContentEngine for Source<'_> {
     fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
         match &self.by {
             By::Engine(engine) => engine.take(),
-            By::Process { buffers, free } => {
-                // A worker that has none works again when another one has put its own back.
+            By::Process { buffers, free, freed } => {
+                let mut free = free.lock();
                 let number = loop {
-                    match free.lock().pop() {
+                    match free.pop() {
                         Some(number) => break number,
-                        None => std::thread::yield_now(),
+                        // One that has a buffer waits for nobody.
+                        None => freed.wait(&mut free),
                     }
                 };
+                drop(free);
                 let start = NonNull::new(buffers[number].as_mut_ptr()).unwrap_or(NonNull::dangling());
                 // SAFETY: the buffer's own mapping, which lives as long as this; one worker at a time has the number.
                 let range = unsafe { HostRange::new(start, CHUNK_BYTES) };
@@ -204,8 +208,9 @@ impl ContentEngine for Source<'_> {
     }
 
     fn put(&self, number: usize) {
-        if let By::Process { free, .. } = &self.by {
+        if let By::Process { free, freed, .. } = &self.by {
             free.lock().push(number);
+            freed.notify_one();
         }
     }
 

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a process stands still whose buffers were copied while it ran, and what it can do meanwhile.
+//!
+//! A thread fills one buffer again and again by the device, so that all of that buffer has changed when the process is stopped; nothing
+//! else changes. The peers: a checkpoint that writes everything while the process stands still, and as many fills in a
+//! second with nothing beside them.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use stasis::Buffer;
+use stasis::checkpoint::{CheckpointOptions, CheckpointReport, Mode, PreCopyOptions};
+
+use super::{DRAIN, Pieces, Place, plot};
+use crate::figure::{Report, median};
+use crate::gpu::Gpu;
+
+/// Bytes of all buffers.
+const SIZES: [u64; 2] = [256 << 20, 1 << 30];
+/// Bytes that change all the time.
+const CHANGING: u64 = 16 << 20;
+const RUNS: usize = 3;
+/// How long fills are counted with nothing beside them.
+const ALONE: Duration = Duration::from_millis(500);
+
+/// Fills a buffer until it is told to stop; counts how often.
+fn fill(gpu: &Gpu, buffer: &Buffer, fills: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    let mut value = 0u8;
+    while !stop.load(Ordering::Relaxed) {
+        value = value.wrapping_add(1);
+        gpu.runtime.fill(buffer.all(), &[value | 1], &[])?.wait(Some(DRAIN))?;
+        fills.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// What one checkpoint took.
+struct Stop {
+    /// Until the device was closed, milliseconds.
+    stop_ms: f64,
+    report: CheckpointReport,
+}
+
+fn stop(gpu: &Gpu, directory: &Path, parent: Option<PathBuf>) -> Result<Stop> {
+    let options = CheckpointOptions { parent, ..CheckpointOptions::default() };
+    std::fs::create_dir(directory)?;
+    let started = Instant::now();
+    gpu.runtime.lock(Mode::Drain, DRAIN)?;
+    let report = gpu.runtime.checkpoint_with(directory, &options)?;
+    let stop_ms = started.elapsed().as_secs_f64() * 1e3;
+    gpu.runtime.restore(None)?;
+    gpu.runtime.unlock()?;
+    Ok(Stop { stop_ms, report })
+}
+
+/// What was found with so much memory.
+struct Found {
+    whole_ms: f64,
+    stop_ms: f64,
+    /// Phases of the last stop.
+    report: CheckpointReport,
+    /// Fills in a second while it was copied, over those without.
+    rate: f64,
+    copy_ms: f64,
+}
+
+fn measure(gpu: &Gpu, place: &Place, changing: &Buffer) -> Result<Found> {
+    let (fills, end) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (before, into) = (place.path().join("before"), place.path().join("into"));
+    let rate =
+        |seconds: Duration, from: u64| (fills.load(Ordering::Relaxed) - from) as f64 / seconds.as_secs_f64();
+    std::thread::scope(|scope| {
+        let filling = scope.spawn(|| fill(gpu, changing, &fills, &end));
+        let runs = || -> Result<Found> {
+            let (mut wholes, mut stops, mut rates, mut copies, mut last) =
+                (Vec::new(), Vec::new(), Vec::new(), Vec::new(), CheckpointReport::default());
+            for _ in 0..RUNS {
+                wholes.push(stop(gpu, &into, None)?.stop_ms);
+                std::fs::remove_dir_all(&into)?;
+                let from = fills.load(Ordering::Relaxed);
+                std::thread::sleep(ALONE);
+                let alone = rate(ALONE, from);
+                let (started, from) = (Instant::now(), fills.load(Ordering::Relaxed));
+                std::fs::create_dir(&before)?;
+                let copied = gpu.runtime.pre_copy(&before, &PreCopyOptions::default())?;
+                rates.push(rate(started.elapsed(), from) / alone);
+                copies.push(copied.pre_copy_ms);
+                let Stop { stop_ms, report } = stop(gpu, &into, Some(before.clone()))?;
+                stops.push(stop_ms);
+                last = report;
+                std::fs::remove_dir_all(&before)?;
+                std::fs::remove_dir_all(&into)?;
+            }
+            let (whole_ms, stop_ms) = (median(&wholes), median(&stops));
+            Ok(Found { whole_ms, stop_ms, report: last, rate: median(&rates), copy_ms: median(&copies) })
+        };
+        let found = runs();
+        end.store(true, Ordering::Relaxed);
+        let filled = filling.join().map_err(|_| anyhow!("the thread that fills a buffer has panicked"))?;
+        found.and_then(|found| filled.map(|()| found))
+    })
+}
+
+/// Milliseconds for each GiB, by the first and the last point.
+fn slope(points: &[(u64, f64)]) -> f64 {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return f64::NAN };
+    (last.1 - first.1) / ((last.0 - first.0) as f64 / f64::from(1 << 30))
+}
+
+/// Measures.
+pub fn run(report: &Report) -> Result<()> {
+    let gpu = Gpu::open()?;
+    let changing = gpu.agent.vram().alloc(CHANGING)?;
+    let mut lines = Vec::new();
+    for place in [Place::tmpfs()?, Place::disk()?] {
+        let (mut stops, mut wholes) = (Vec::new(), Vec::new());
+        for bytes in SIZES {
+            if !place.has_room_for(3 * bytes as usize)? {
+                report.note(&format!("{}: no room for images, left out", place.path().display()));
+                continue;
+            }
+            let still = gpu.agent.vram().alloc(bytes - CHANGING)?;
+            Pieces::Random.write(0, &still)?;
+            let found = measure(&gpu, &place, &changing)?;
+            let case = format!("{} MiB, 16 of them change all the time, {}", bytes >> 20, place.name);
+            let whole = ("whole_checkpoint", found.whole_ms);
+            report.versus(&case, "stop_after_pre_copy", found.stop_ms, "ms", whole);
+            report.plain(&case, "stop_after_pre_copy_hash_and_write", found.report.write_ms, "ms");
+            report.plain(&case, "stop_after_pre_copy_close", found.report.close_ms, "ms");
+            report.plain(&case, "pre_copy", found.copy_ms, "ms");
+            report.versus(&case, "fills_while_copied", found.rate, "1", ("fills_alone", 1.0));
+            stops.push((bytes, found.stop_ms));
+            wholes.push((bytes, found.whole_ms));
+        }
+        let (name, by_whole) = (format!("stop by memory, {}", place.name), slope(&wholes));
+        report.versus(&name, "stop_after_pre_copy", slope(&stops), "ms/GiB", ("whole_checkpoint", by_whole));
+        lines.push((format!("after a pre-copy, {}", place.name), stops));
+        lines.push((format!("whole, {}", place.name), wholes));
+    }
+    for path in plot::save_stops(&lines)? {
+        report.note(&format!("figure: {}", path.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slope_is_of_a_gibibyte() {
+        assert_eq!(slope(&[(1 << 30, 10.0), (2 << 30, 30.0), (3 << 30, 40.0)]), 15.0);
+    }
+}
