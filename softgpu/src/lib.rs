@@ -13,7 +13,6 @@ pub mod journal;
 pub mod misbehaviour;
 mod names;
 pub mod persist;
-mod reaper;
 pub mod server;
 pub mod sysfs;
 

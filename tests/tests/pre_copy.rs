@@ -4,15 +4,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stasis::checkpoint::{
-    CheckpointError, CheckpointOptions, CheckpointReport, Mode, PreCopyOptions, RestoreOptions,
+    CheckpointError, CheckpointOptions, CheckpointReport, IMAGE_FILE, Mode, PreCopyOptions, RestoreOptions,
 };
 use stasis::{Arg, Buffer, FreeError, Signal};
+use stasis_tests::criu;
 use stasis_tests::gpu::{Gpu, Numbers, SOON, machine_file, open_on, skip_on_kernel_driver, values};
-use stasis_tests::worker::{Worker, refused, succeeded};
+use stasis_tests::tree::Tree;
+use stasis_tests::worker::{Worker, refused, stasis, succeeded};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const CHUNK: usize = 2 << 20;
@@ -72,45 +74,47 @@ fn kernels_and_threads_go_on_while_buffers_are_copied() {
     let ballast: Vec<u32> = Numbers(9).take(8 * CHUNK / 4).collect();
     let kept = gpu.buffer(&ballast);
     let stop = AtomicBool::new(false);
-    let (mut counted, mut allocated) = (0, 0);
+    let (counts, allocations) = (AtomicU32::new(0), AtomicU64::new(0));
+    let mut during = (0, 0);
     std::thread::scope(|scope| {
         let counting = scope.spawn(|| {
-            let mut count = 0;
             while !stop.load(Ordering::Relaxed) {
                 let done = Signal::new(&gpu.runtime, 1).unwrap();
                 let args = [Arg::Buffer(&counter)];
                 let dispatch = gpu.queue.dispatch(&kernel).grid([10, 1, 1]).args(&args).completion(&done);
                 dispatch.submit().unwrap();
                 done.wait_done(SOON).unwrap();
-                count += 10;
+                counts.fetch_add(10, Ordering::Relaxed);
             }
-            count
         });
         // Buffers come and go, at addresses that others had, while they are read.
         let allocating = scope.spawn(|| {
-            let mut count = 0;
             while !stop.load(Ordering::Relaxed) {
-                let bytes = 4096 + (count * 7919 % 3_000_000);
+                let bytes = 4096 + allocations.load(Ordering::Relaxed) * 7919 % 3_000_000;
                 let buffer = gpu.agent.vram().alloc(bytes).unwrap();
                 gpu.runtime.fill(buffer.all(), &[7], &[]).unwrap().wait(SOON).unwrap();
                 while let Err(error) = buffer.free() {
                     assert!(matches!(error, FreeError::Pending { .. }), "{error}");
                 }
-                count += 1;
+                allocations.fetch_add(1, Ordering::Relaxed);
             }
-            count
         });
+        let now = || (counts.load(Ordering::Relaxed), allocations.load(Ordering::Relaxed));
         for round in 0..6 {
             let before = directory(temporary.path(), &format!("before{round}"));
             let options = PreCopyOptions { rounds: 2, ..PreCopyOptions::default() };
+            let begun = now();
             gpu.runtime.pre_copy(&before, &options).unwrap();
+            let ended = now();
+            during = (during.0 + ended.0 - begun.0, during.1 + ended.1 - begun.1);
             down_and_up(&gpu, &before, &directory(temporary.path(), &format!("images{round}")));
         }
         stop.store(true, Ordering::Relaxed);
-        (counted, allocated) = (counting.join().unwrap(), allocating.join().unwrap());
+        counting.join().unwrap();
+        allocating.join().unwrap();
     });
-    assert!(counted > 0 && allocated > 0);
-    assert_eq!(values::<u32>(&counter), [counted]);
+    assert!(during.0 > 0 && during.1 > 0, "they stood still while buffers were copied: {during:?}");
+    assert_eq!(values::<u32>(&counter), [counts.load(Ordering::Relaxed)]);
     assert!(values::<u32>(&kept) == ballast);
 }
 
@@ -161,6 +165,42 @@ fn pre_copy_that_cannot_be_made_leaves_nothing_and_the_process_runs() {
 }
 
 #[test]
+fn pre_copy_that_is_cancelled_or_late_after_a_round_is_removed_or_counts() {
+    let (gpu, temporary) = (Gpu::new(), tempfile::tempdir().unwrap());
+    let changing = gpu.buffer(&Numbers(2).take(16 * CHUNK / 4).collect::<Vec<_>>());
+    let image = temporary.path().join(IMAGE_FILE);
+    let options = PreCopyOptions { rounds: 1000, ..PreCopyOptions::default() };
+    let stop = AtomicBool::new(false);
+    let copied = std::thread::scope(|scope| {
+        let change = scope.spawn(|| {
+            let mut sizes = [16, 8].into_iter().cycle().zip((1..=u8::MAX).cycle());
+            while let Some((chunks, byte)) = sizes.next().filter(|_| !stop.load(Ordering::Relaxed)) {
+                changing.upload(0, &vec![byte; chunks * CHUNK]).unwrap();
+            }
+        });
+        let cancel = scope.spawn(|| {
+            while !image.exists() {
+                std::thread::yield_now();
+            }
+            gpu.runtime.cancel();
+        });
+        let copied = gpu.runtime.pre_copy(temporary.path(), &options);
+        cancel.join().unwrap();
+        stop.store(true, Ordering::Relaxed);
+        change.join().unwrap();
+        copied
+    });
+    // It may have ended before it heard of it.
+    match copied {
+        Err(error) => {
+            assert!(matches!(error, CheckpointError::Stopped { verb: "pre-copy", .. }), "{error}");
+            assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+        }
+        Ok(copied) => assert!(image.exists(), "{copied:?}"),
+    }
+}
+
+#[test]
 fn command_copies_before_it_stops_the_process_and_leaves_one_checkpoint() {
     let mut worker = Worker::start(&["--threads", "2"]);
     let outcome = succeeded(&worker.checkpoint("first", &["--pre-copy"]));
@@ -184,4 +224,27 @@ fn command_copies_before_it_stops_the_process_and_leaves_one_checkpoint() {
     succeeded(&worker.checkpoint("third", &["--pre-copy", "--leave-running"]));
     worker.wait_rounds(2);
     worker.finish();
+}
+
+#[test]
+fn tree_is_copied_before_it_stops_and_one_that_cannot_be_frozen_runs_on() {
+    let mut tree = Tree::start(&["", "--threads 2", ""], &[]);
+    let (root, images) = (tree.root().to_string(), tree.path("images"));
+    let words = ["checkpoint", "--json", &root, images.to_str().unwrap(), "--pre-copy"];
+    let outcome = succeeded(&stasis(&words, &criu()));
+    tree.bury();
+    assert_eq!(outcome["processes"].as_array().unwrap().len(), 3, "{outcome}");
+    assert!(outcome["unchanged_bytes"].as_u64().unwrap() > 0, "{outcome}");
+    for pid in tree.worker_pids() {
+        assert!(!images.join(format!("stasis-{pid}/before")).exists());
+    }
+    succeeded(&stasis(&["restore", "--json", images.to_str().unwrap()], &criu()));
+    tree.goes_on();
+
+    let tree = Tree::start(&["", "--io-uring"], &[]);
+    let (root, images) = (tree.root().to_string(), tree.path("images"));
+    let words = ["checkpoint", "--json", &root, images.to_str().unwrap(), "--pre-copy", "--no-preflight"];
+    let error = refused(&stasis(&words, &criu()));
+    assert!(error.contains("io_uring") && !images.exists(), "{error}");
+    tree.goes_on();
 }

@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: all processes of a session are frozen or all run on. Whoever fails brings the others back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -50,10 +50,7 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
         );
     }
     let criu = Criu::find()?;
-    if !args.no_preflight {
-        let told = |root| [args.criu.options(root).dump_arguments(), args.criu_args.clone()].concat();
-        preflight::check(&roots, &criu, told, args.preempt)?;
-    }
+    check(args, &roots, &criu)?;
     let parents = args.parent.as_ref().map(|parent| parent::find(parent, &party)).transpose()?;
     let directory = party.prepare(&args.directory)?;
     let bar = spinner(args.json);
@@ -137,6 +134,9 @@ fn freeze(
         pre_copy::run(party, parents, directory, rounds, writing)
     });
     let before = before.transpose()?;
+    if before.is_some() {
+        look_again(args, party, criu)?;
+    }
     bar.set_message("stopping the queues and writing the buffers");
     let parents = before.as_ref().map_or(parents, |before| &before.parents);
     let (reports, files) = evacuate(args, party, parents, directory, writing, &known)?;
@@ -182,6 +182,26 @@ fn freeze(
         resumed.context("The checkpoint is complete, but the process did not come back")?;
     }
     Ok(Frozen { reports, criu_ms, pre_copied })
+}
+
+/// After a while in which the processes ran: whether they are the same, and nothing has come that would be refused.
+fn look_again(args: &CheckpointArgs, party: &Party, criu: &Criu) -> Result<()> {
+    let roots = args.roots();
+    let members = |party: &Party| party.members().map(|member| member.pid).collect::<BTreeSet<_>>();
+    let now = Party::find(&roots)?;
+    if members(&now) != members(party) {
+        bail!("Processes with a runtime began or ended while the buffers were copied: try again");
+    }
+    check(args, &roots, criu)
+}
+
+/// The preflight, if it is wanted.
+fn check(args: &CheckpointArgs, roots: &[i32], criu: &Criu) -> Result<()> {
+    if args.no_preflight {
+        return Ok(());
+    }
+    let told = |root| [args.criu.options(root).dump_arguments(), args.criu_args.clone()].concat();
+    preflight::check(roots, criu, told, args.preempt)
 }
 
 /// What a checkpoint took.

@@ -183,7 +183,7 @@ impl CheckpointOutcome {
 
 /// What was copied while processes ran, and why no more.
 fn said_of(report: &PreCopyReport) -> String {
-    let PreCopyReport { pre_copy_ms, rounds, left_bytes, outpaced, .. } = report;
+    let PreCopyReport { pre_copy_ms, rounds, left_bytes, outpaced, ended, .. } = report;
     let rounds: Vec<String> = rounds.iter().map(|bytes| format!("{:.1}", mebibytes(*bytes))).collect();
     let mut text =
         format!("  before it was stopped, {pre_copy_ms:.0} ms: {} MiB were copied\n", rounds.join(", then "));
@@ -191,6 +191,9 @@ fn said_of(report: &PreCopyReport) -> String {
         text.push_str(
             "  its buffers change about as fast as they are copied: more rounds would not have helped\n",
         );
+    }
+    if let Some(why) = ended {
+        text.push_str(&format!("  another round came to nothing: {why}\n"));
     }
     if *left_bytes > 0 {
         let left = mebibytes(*left_bytes);

@@ -84,6 +84,7 @@ fn sum(reports: &[PreCopyReport]) -> PreCopyReport {
         all.content_bytes += report.content_bytes;
         all.left_bytes += report.left_bytes;
         all.outpaced |= report.outpaced;
+        all.ended = all.ended.or_else(|| report.ended.clone());
     }
     all
 }
@@ -100,10 +101,12 @@ mod tests {
             content_bytes: 10,
             left_bytes: 1,
             outpaced,
+            ended: outpaced.then(|| "a reason".to_owned()),
         };
         let all = sum(&[report(&[5, 2], false), report(&[7, 3, 1], true)]);
         assert_eq!((all.pre_copy_ms, &all.rounds[..]), (3.0, &[12, 5, 1][..]));
         assert_eq!((all.content_bytes, all.left_bytes, all.outpaced), (20, 2, true));
+        assert_eq!(all.ended.as_deref(), Some("a reason"));
     }
 
     #[test]

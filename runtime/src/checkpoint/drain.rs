@@ -67,7 +67,7 @@ impl Draining<'_> {
     /// A read index at the end says that the packets were taken, not that they have completed, so a marker behind them
     /// has to complete too.
     fn is_over(&mut self, closed: &Closed) -> bool {
-        if self.live.is_destroyed() || self.live.fault().is_some() {
+        if self.live.is_destroyed() || self.live.fault().is_some() || self.live.waits() {
             return true;
         }
         // An earlier drain gave up while its marker was under way, or ours is.

@@ -18,6 +18,8 @@ pub(super) fn destroy_all(
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
     let Registry { bos, queues, events, maps, svm, .. } = registry;
+    // Packets that are kept may be copies.
+    let keeps_packets = queues.iter().any(|(_, queue)| !queue.state.waiting.is_empty());
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
             live.detach(closed);
@@ -33,6 +35,9 @@ pub(super) fn destroy_all(
     for last in [false, true] {
         for (_, bo) in bos.iter_mut().filter(|(_, bo)| (bo.state.role == BoRole::EventPage) == last) {
             from.destroy_bo(bo).map_err(device("to free a buffer"))?;
+            if keeps_packets {
+                continue;
+            }
             // Copies map it again where they need it, which may be somewhere else then.
             let for_copies = std::mem::take(&mut bo.state.for_copies);
             bo.state.mapped.retain(|agent| !for_copies.contains(agent));

@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use stasis_protocol::{Activity, State, StateMachine};
@@ -20,6 +21,8 @@ pub(crate) struct CheckpointMachine {
     pub(super) machine: StateMachine<Box<Snapshot>, RestoreReport>,
     /// The id of the image that this process came from, if it is a restored copy.
     copy_of: Mutex<Option<String>>,
+    /// An unlock failed half way: queues may run although the state is LOCKED.
+    undrained: AtomicBool,
 }
 
 impl Layer for CheckpointMachine {
@@ -47,6 +50,16 @@ impl CheckpointMachine {
     /// Says what the verb at work is doing from now on.
     pub(super) fn now(&self, activity: Activity) {
         self.machine.now(activity);
+    }
+
+    /// Whether queues may run although the state is LOCKED.
+    pub(super) fn is_undrained(&self) -> bool {
+        self.undrained.load(Ordering::Relaxed)
+    }
+
+    /// Says so.
+    pub(super) fn set_undrained(&self, undrained: bool) {
+        self.undrained.store(undrained, Ordering::Relaxed);
     }
 
     /// The id of the image that this process came from, if it is a restored copy. Never blocks for long.

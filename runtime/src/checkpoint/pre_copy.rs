@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use stasis_protocol::{Failed, Limit};
+use stasis_protocol::{Failed, Limit, Stopped};
 
 use super::calls::milliseconds;
 use super::contents::Running;
@@ -19,8 +19,8 @@ use super::machine::CheckpointMachine;
 use super::message::MAX_FILES;
 use super::options::DEFAULT_DEADLINE;
 use crate::context::Context;
-use crate::context::error::Lost;
-use crate::image::{IMAGE_FILE, Image, ImageWriter};
+use crate::context::error::{Lost, explain};
+use crate::image::{IMAGE_FILE, Image, ImageWriter, WriteStats, is_earlier_name};
 
 /// A last round that copies less is not worth another one.
 const FEW_BYTES: u64 = 16 << 20;
@@ -28,7 +28,7 @@ const FEW_BYTES: u64 = 16 << 20;
 /// How contents are copied while the process runs.
 #[derive(Clone, Debug)]
 pub struct PreCopyOptions {
-    /// How long it may take; then nothing is left of it. [`DEFAULT_DEADLINE`] by default.
+    /// How long it may take; then it ends with the round before, or in the first one with nothing. [`DEFAULT_DEADLINE`] by default.
     pub deadline: Duration,
     /// How often the contents are copied at most, each time what has changed since the last. Three by default; 0 counts as 1.
     pub rounds: u32,
@@ -55,6 +55,9 @@ pub struct PreCopyReport {
     pub left_bytes: u64,
     /// Whether the process changed its buffers about as fast as they were copied: more rounds would not have helped.
     pub outpaced: bool,
+    /// Why the last round came to nothing, if it did; those before it count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }
 
 /// What such an image says of itself: it is no checkpoint.
@@ -69,21 +72,17 @@ pub(super) fn pre_copy(
     directory: &Path,
     options: &PreCopyOptions,
 ) -> Result<PreCopyReport, CheckpointError> {
-    let copied = CheckpointMachine::of(context).machine.while_running("pre-copy", options.deadline, |limit| {
-        let work = || {
-            if let Err(error) = kfd::linux::be_idle() {
-                tracing::debug!(target: "checkpoint", %error, "copies are made at the threads' usual priority");
-            }
-            copy(context, directory, options, limit)
-        };
-        // A thread cannot get its priority back, and those that it starts have its own.
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("stasis-pre-copy".to_owned());
-            let thread = thread.spawn_scoped(scope, work).map_err(system("start a thread for copies"))?;
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-        .map_err(Box::new)
-    });
+    let copied =
+        CheckpointMachine::of(context).machine.while_running("pre-copy", options.deadline, |limit| {
+            let work = || copy(context, directory, options, limit);
+            // A thread cannot get its priority back, and those that it starts have its own.
+            std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().name("stasis-pre-copy".to_owned());
+                let thread = thread.spawn_scoped(scope, work).map_err(system("start a thread for copies"))?;
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .map_err(Box::new)
+        });
     copied.map_err(|failed: Failed<Box<CheckpointError>>| CheckpointError::from(failed))
 }
 
@@ -98,11 +97,21 @@ fn copy(
     let gone = || Lost { what: "the device was closed under an open gate", source: None };
     let on = context.device(&pass).ok_or_else(gone)?;
     let running = Running::new(context, &pass, on, limit)?;
+    // Not with the registry locked, for which others would wait as long as somebody wants the core.
+    if !running.has_engines()
+        && let Err(error) = kfd::linux::be_idle()
+    {
+        tracing::debug!(target: "checkpoint", %error, "copies are made at the threads' usual priority");
+    }
     let mut report = PreCopyReport { left_bytes: running.left_bytes, ..PreCopyReport::default() };
     let copied = rounds(context, &running, directory, options, limit, &mut report);
     let ended = running.end(on);
-    copied?;
-    ended?;
+    if let Err(error) = copied.and(ended) {
+        if !report.rounds.is_empty() {
+            remove(directory);
+        }
+        return Err(error);
+    }
     report.pre_copy_ms = milliseconds(started);
     Ok(report)
 }
@@ -119,17 +128,28 @@ fn rounds(
     let most = MAX_FILES.saturating_sub(context.agents.len() + 1);
     let extents = running.extents();
     for round in 1..=options.rounds.max(1) {
-        let before = match (round, &options.parent) {
-            (1, None) => None,
-            (1, Some(parent)) => Some(Image::open(&parent.join(IMAGE_FILE))?),
-            _ => Some(Image::open(&path)?),
+        let copy = || -> Result<WriteStats, CheckpointError> {
+            let before = match (round, &options.parent) {
+                (1, None) => None,
+                (1, Some(parent)) => Some(Image::open(&parent.join(IMAGE_FILE))?),
+                _ => Some(Image::open(&path)?),
+            };
+            let mut writer = match &before {
+                None => ImageWriter::create(&path)?,
+                Some(before) => ImageWriter::create_upon(&path, before, most)?,
+            };
+            writer.write_contents(&extents, limit)?;
+            Ok(writer.finish(&Metadata { pre_copied: true })?.stats)
         };
-        let mut writer = match &before {
-            None => ImageWriter::create(&path)?,
-            Some(before) => ImageWriter::create_upon(&path, before, most)?,
+        let stats = match copy() {
+            Ok(stats) => stats,
+            // What there is of the rounds before is as good as it was, unless nobody wants it any more.
+            Err(error) if round > 1 && !matches!(limit.check(), Err(Stopped::Cancelled { .. })) => {
+                report.ended = Some(explain(&error));
+                break;
+            }
+            Err(error) => return Err(error),
         };
-        writer.write_contents(&extents, limit)?;
-        let stats = writer.finish(&Metadata { pre_copied: true })?.stats;
         let last = report.rounds.last().copied();
         report.rounds.push(stats.stored_bytes);
         report.content_bytes = stats.content_bytes;
@@ -143,4 +163,21 @@ fn rounds(
         }
     }
     Ok(())
+}
+
+/// Removes what a pre-copy has left in its directory.
+fn remove(directory: &Path) {
+    let is_ours = |name: &str| name == IMAGE_FILE || is_earlier_name(IMAGE_FILE, name);
+    let removed = std::fs::read_dir(directory).and_then(|entries| {
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_str().is_some_and(is_ours) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = removed {
+        tracing::warn!(target: "checkpoint", path = %directory.display(), %error, "an image of before stays");
+    }
 }

@@ -17,7 +17,7 @@ use super::options::{CheckpointOptions, RestoreOptions};
 use super::report::{CheckpointReport, RestoreReport};
 use super::restore::check_window;
 use super::snapshot::Snapshot;
-use super::tear_down::{Destination, tear_down};
+use super::tear_down::{Destination, Down, tear_down};
 use super::{drain, preempt, restore as restoring, waiting};
 use crate::context::Context;
 use crate::context::memory::guard;
@@ -25,6 +25,16 @@ use crate::image::ImageError;
 
 /// A runtime as the state machine sees it.
 struct Driver<'a>(&'a Arc<Context>);
+
+impl Driver<'_> {
+    /// Waits until the queues have nothing that runs.
+    fn drain(&self, closed: &Closed, limit: &Limit) -> Result<(), Box<CheckpointError>> {
+        let context = self.0;
+        let queues = drain::queues(&context.registry.lock());
+        drain::drain(context, &queues, closed, limit)
+            .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))
+    }
+}
 
 impl<'a> Steps for Driver<'a> {
     type Snapshot = Box<Snapshot>;
@@ -54,17 +64,14 @@ impl<'a> Steps for Driver<'a> {
         let context = self.0;
         let _own = guard::own();
         match mode {
-            Mode::Drain => {
-                let queues = drain::queues(&context.registry.lock());
-                drain::drain(context, &queues, closed, limit)
-                    .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))?;
-            }
+            Mode::Drain => self.drain(closed, limit)?,
             Mode::Preempt => preempt::suspend_queues(context, closed, limit)
                 .map_err(|error| Box::new(late(error, "lock", limit)))?,
         }
         let held = context.guard.hold(&context.registry.lock());
         held.map_err(|errno| {
-            if let Err(error) = let_run(context, closed, limit) {
+            // Whatever is left of the lock's time.
+            if let Err(error) = let_run(context, closed, &Limit::none()) {
                 tracing::error!(target: "checkpoint", %error, "a queue stays off the hardware");
             }
             Box::new(system("hold back who has pointers to device memory")(errno.into()))
@@ -77,6 +84,8 @@ impl<'a> Steps for Driver<'a> {
             false => Box::new(error),
         })?;
         let released = self.0.guard.release(&self.0.registry.lock());
+        // The queues run, and the state is still LOCKED.
+        CheckpointMachine::of(self.0).set_undrained(released.is_err());
         released
             .map_err(|errno| Box::new(system("let who has pointers to device memory go on")(errno.into())))
     }
@@ -89,6 +98,11 @@ impl<'a> Steps for Driver<'a> {
         limit: &Limit,
     ) -> Taken<Self> {
         let _own = guard::own();
+        let machine = CheckpointMachine::of(self.0);
+        if mode == Mode::Drain && machine.is_undrained() {
+            self.drain(closed, limit).map_err(Down::untouched)?;
+            machine.set_undrained(false);
+        }
         let mut report = CheckpointReport::default();
         match tear_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(snapshot) => Ok((Box::new(snapshot), report)),
@@ -117,15 +131,18 @@ impl<'a> Steps for Driver<'a> {
     }
 }
 
-/// Puts the queues back on the hardware that were stopped, with all their packets.
+/// Puts the queues back on the hardware that were stopped, with all their packets. After a failure some may run: the next checkpoint drains
+/// again.
 fn let_run(context: &Context, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = context.device(&pass) else { return Ok(()) };
-    CallLimit::until(limit.deadline(LONGEST_VERB)).hold(|| {
-        let mut registry = context.registry.lock();
-        let resumed = preempt::resume_queues(&mut registry, on);
-        resumed.and(waiting::put_back(&mut registry, &pass, limit))
-    })
+    let resumed = CallLimit::until(limit.deadline(LONGEST_VERB)).hold(|| {
+        let resumed = preempt::resume_queues(&mut context.registry.lock(), on);
+        let back = waiting::put_back(context, &pass, limit);
+        resumed.and(back)
+    });
+    CheckpointMachine::of(context).set_undrained(resumed.is_err());
+    resumed
 }
 
 /// What a verb fails with that gave up waiting for the device: whoever cancelled it, or the device that stands still.

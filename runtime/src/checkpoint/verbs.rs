@@ -59,7 +59,8 @@ impl Runtime {
 
     /// RUNNING, and stays so: writes an image of what the buffers are now, torn where they change, into `directory`, for a
     /// checkpoint that names it as its parent: that stops the process for what has changed since, and to hash the rest. No other verb
-    /// is carried out meanwhile. Threads of low priority do it; calls that allocate or free wait for a chunk of 2 MiB at a time.
+    /// is carried out meanwhile. Threads of low priority do it; where an agent's engine copies, calls that allocate or free wait for a
+    /// chunk of 2 MiB at a time.
     ///
     /// # Errors
     /// [`CheckpointError::State`] in any other state, [`CheckpointError::AtWork`], [`CheckpointError::Image`],

@@ -6,15 +6,17 @@
 //! no other place. And a queue counts as waiting only if the driver says that none of its waves is left: what came before has
 //! completed.
 
+use std::time::{Duration, Instant};
+
 use kfd::ioctl::WaveStateSizes;
+use queues::aql::Packet;
 use queues::cwsr::HEADER_BYTES;
 use queues::save_area::SaveAreaHeader;
 use stasis_protocol::gate::{Closed, Pass};
-use stasis_protocol::{Limit, Stopped};
+use stasis_protocol::{LONGEST_VERB, Limit, Stopped};
 
 use super::calls::call_limit;
 use super::error::CheckpointError;
-use super::preempt;
 use crate::context::Context;
 use crate::context::device::Device;
 use crate::context::error::{DeviceError, SubmitError};
@@ -23,15 +25,15 @@ use crate::context::registry::Registry;
 use crate::context::registry::state::QueueKey;
 
 /// TIMEOUT: between looks for room in a ring whose no-ops are not consumed yet.
-const POLL: std::time::Duration = std::time::Duration::from_micros(50);
+const POLL: Duration = Duration::from_micros(50);
 
 /// Takes these queues off the hardware if each of them stands at a packet that waits for signals and runs nothing; else, or where the
 /// driver refuses, all of them stay on it.
-pub(super) fn take_off(context: &Context, closed: &Closed, queues: &[QueueKey], limit: &Limit) -> bool {
+pub(super) fn take_off(context: &Context, closed: &Closed, keys: &[QueueKey], limit: &Limit) -> bool {
     let pass = closed.pass();
     let Some(on) = context.device(&pass) else { return false };
     let mut registry = context.registry.lock();
-    let are_off = call_limit(limit).hold(|| try_take_off(&mut registry, on, queues));
+    let are_off = call_limit(limit).hold(|| try_take_off(&mut registry, on, keys));
     let are_off = are_off.unwrap_or_else(|error| {
         tracing::warn!(target: "checkpoint", %error, "queues that wait for signals are not taken off the hardware");
         false
@@ -39,8 +41,14 @@ pub(super) fn take_off(context: &Context, closed: &Closed, queues: &[QueueKey], 
     if are_off {
         return true;
     }
-    if let Err(error) = preempt::resume_queues(&mut registry, on) {
-        tracing::error!(target: "checkpoint", %error, "a queue stays off the hardware");
+    let Registry { queues, bos, .. } = &mut *registry;
+    for key in keys {
+        // However long the device takes: nobody else puts them back.
+        if let Some(queue) = queues.get_mut(*key).filter(|queue| queue.state.suspended)
+            && let Err(error) = on.resume_queue(queue, bos)
+        {
+            tracing::error!(target: "checkpoint", %key, %error, "a queue stays off the hardware");
+        }
     }
     false
 }
@@ -89,16 +97,29 @@ fn is_empty(registry: &Registry, on: &Device, key: QueueKey) -> Result<bool, Dev
 }
 
 /// When the queues are on the hardware again: those that waited have their packets, which is all for one that was never gone; one that
-/// was made anew is given them.
+/// was made anew is given them, when its no-ops have been consumed.
 ///
 /// # Errors
-/// [`CheckpointError::Stopped`] while a queue has no room for them; what is not given is still in the entries.
-pub(super) fn put_back(
-    registry: &mut Registry,
-    pass: &Pass<'_>,
-    limit: &Limit,
-) -> Result<(), CheckpointError> {
-    for (key, queue) in registry.queues.iter_mut().filter(|(_, queue)| queue.created) {
+/// [`CheckpointError::Stopped`] at the deadline, while a queue has no room for them; what is not given is still in the entries.
+pub(super) fn put_back(context: &Context, pass: &Pass<'_>, limit: &Limit) -> Result<(), CheckpointError> {
+    // Whoever cancels wants the process to run.
+    let deadline = limit.deadline(LONGEST_VERB);
+    // Not locked in between: the thread that tells of a queue's fault needs the registry.
+    while !try_put_back(&mut context.registry.lock(), pass) {
+        if Instant::now() >= deadline {
+            let stopped = Stopped::Deadline { limit: limit.elapsed() };
+            return Err(CheckpointError::Stopped { verb: "unlock", stopped });
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// Whether all have theirs now.
+fn try_put_back(registry: &mut Registry, pass: &Pass<'_>) -> bool {
+    let Registry { queues, signals, .. } = registry;
+    let mut are_back = true;
+    for (key, queue) in queues.iter_mut().filter(|(_, queue)| queue.created) {
         let Some(live) = &queue.live else { continue };
         if live.waits() {
             if !queue.state.suspended {
@@ -107,23 +128,31 @@ pub(super) fn put_back(
             }
             continue;
         }
-        while !queue.state.waiting.is_empty() {
-            match live.put_back(pass, &queue.state.waiting) {
-                Ok(()) => queue.state.waiting.clear(),
-                Err(SubmitError::WouldBlock { .. }) => {
-                    // Whoever cancels wants the process to run.
-                    if let Err(stopped @ Stopped::Deadline { .. }) = limit.check() {
-                        return Err(CheckpointError::Stopped { verb: "unlock", stopped });
+        if queue.state.waiting.is_empty() {
+            continue;
+        }
+        match live.put_back(pass, &queue.state.waiting) {
+            Ok(()) => queue.state.waiting.clear(),
+            Err(SubmitError::WouldBlock { .. }) => are_back = false,
+            Err(error) => {
+                tracing::warn!(target: "checkpoint", %key, %error, "a queue has failed before its packets were back");
+                let packets = std::mem::take(&mut queue.state.waiting);
+                let Some(fault) = live.fault() else { continue };
+                let completed: Vec<u64> = packets
+                    .iter()
+                    .filter_map(|packet| Some(Packet::decode(packet).ok()?.completion_signal()))
+                    .collect();
+                // Of packets that are in no ring nobody else knows.
+                for signal in signals.iter().filter_map(|(_, signal)| signal.live.as_ref()) {
+                    if completed.contains(&signal.handle())
+                        && !signal.is_settled()
+                        && signal.fault().is_none()
+                    {
+                        signal.break_with(fault);
                     }
-                    std::thread::sleep(POLL);
-                }
-                Err(error) => {
-                    // Its signals are broken with it.
-                    tracing::warn!(target: "checkpoint", %key, %error, "a queue has failed before its packets were back");
-                    queue.state.waiting.clear();
                 }
             }
         }
     }
-    Ok(())
+    are_back
 }

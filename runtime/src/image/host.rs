@@ -101,17 +101,6 @@ impl HostRange {
         unsafe { ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies all of `from` to `offset`.
-    ///
-    /// # Panics
-    /// When it does not fit.
-    pub(crate) fn copy_from(&self, offset: u64, from: &HostRange) {
-        spend(from.read_cost.saturating_mul(from.bytes));
-        let bytes = size(from.bytes);
-        // SAFETY: `new` promises both ranges, and `at` keeps to them; torn bytes are copied as they are, and the ranges may overlap.
-        unsafe { ptr::copy(from.at(0, bytes), self.at(offset, bytes), bytes) }
-    }
-
     pub(super) fn copy_in(&self, offset: u64, from: &[u8]) {
         // SAFETY: `new` promises that the range is writable, and `at` that it is kept to; `from` is a Rust slice elsewhere.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.at(offset, from.len()), from.len()) }

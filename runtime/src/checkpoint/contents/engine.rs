@@ -10,14 +10,14 @@ use crate::context::device::Device;
 use crate::context::error::{DeviceError, QueueError, TransferError};
 use crate::context::queue::transfer::{Transfer, TransferEngine};
 use crate::context::registry::Registry;
-use crate::image::{CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, HostRange, Piece, most_workers};
+use crate::image::{CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, HostRange, Piece};
 
 /// An agent's engine.
 #[derive(Debug)]
 pub(super) struct AgentEngine(TransferEngine);
 
 impl AgentEngine {
-    /// Makes one with a buffer for each worker; all its work ends with `limit`.
+    /// Makes one with so many buffers; all its work ends with `limit`.
     ///
     /// # Errors
     /// [`QueueError`]; nothing is left of it then.
@@ -26,9 +26,10 @@ impl AgentEngine {
         registry: &mut Registry,
         on: &Device,
         info: &AgentInfo,
+        buffers: usize,
         limit: &Limit,
     ) -> Result<Self, QueueError> {
-        let buffers = (most_workers(), CHUNK_BYTES);
+        let buffers = (buffers, CHUNK_BYTES);
         TransferEngine::new(context, registry, on, info, buffers, limit).map(AgentEngine)
     }
 

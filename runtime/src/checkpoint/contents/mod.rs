@@ -25,7 +25,7 @@ use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
 use crate::context::registry::{Queue, Registry};
-use crate::image::{AgentRange, Extent, HostRange};
+use crate::image::{AgentRange, Extent, HostRange, most_workers};
 
 /// Buffer objects, and the bytes from the start of each that are moved, in the order of the image's extents.
 pub(super) type Contents = Vec<(BoKey, u64)>;
@@ -109,7 +109,8 @@ impl Movers {
                 .filter(|(key, _)| registry.bos.get(*key).is_some_and(|bo| is_vram_of(&bo.state, agent)))
                 .copied()
                 .collect();
-            let way = choose(context, registry, on, info, &of_agent, serves(agent), limit)?;
+            let serves = serves(agent).then_some(most_workers());
+            let way = choose(context, registry, on, info, &of_agent, serves, limit)?;
             let by_engine = matches!(way, Way::Engine(_));
             self.ways.insert(agent, way);
             for (key, _) in of_agent.into_iter().filter(|_| by_engine) {
@@ -189,7 +190,7 @@ impl Movers {
     }
 }
 
-/// Who moves an agent's memory, of which these objects are; makes its engine if that is who.
+/// Who moves an agent's memory, of which these objects are; makes its engine, with so many buffers, if that is who and if it serves.
 ///
 /// # Errors
 /// As for [`Movers::new`].
@@ -199,10 +200,11 @@ fn choose(
     on: &Device,
     info: &AgentInfo,
     of_agent: &Contents,
-    serves: bool,
+    serves: Option<usize>,
     limit: &Limit,
 ) -> Result<Way, CheckpointError> {
-    let has_engine = info.copy_engines() > 0 && serves;
+    let serves = serves.filter(|_| info.copy_engines() > 0);
+    let has_engine = serves.is_some();
     let is_hidden = |key: &BoKey| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped);
     let hidden = of_agent.iter().map(|(key, _)| *key).find(is_hidden);
     let speed = match hidden {
@@ -217,7 +219,7 @@ fn choose(
         }
         _ => {}
     }
-    match (AgentEngine::new(context, registry, on, info, limit), speed) {
+    match (AgentEngine::new(context, registry, on, info, serves.unwrap_or(1), limit), speed) {
         (Ok(engine), _) => Ok(Way::Engine(Box::new(engine))),
         (Err(error), None) => Err(CheckpointError::Engine(Box::new(error))),
         (Err(error), Some(speed)) => {

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Buffers of a process that runs, as images are made of them: copied out a chunk at a time.
 //!
-//! INVARIANT: bytes are read while the registry is locked, and only of objects that are there, so that nobody frees them under
-//! the copy. What kernels and threads write meanwhile is torn; a buffer that has gone is zeros.
+//! INVARIANT: a buffer that is freed under the copy harms nobody. What the process sees is copied by the kernel, which finds memory or
+//! not; an agent's engine copies while the registry is locked, of objects that are there and mapped to it. What kernels and threads
+//! write meanwhile is torn, and what has gone is zeros.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use memmap2::{MmapMut, MmapRaw};
+use kfd::Errno;
+use kfd::linux::pwrite;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::SealFlag;
 use parking_lot::{Condvar, Mutex};
 use queues::words::size;
 use stasis_protocol::Limit;
@@ -46,12 +52,38 @@ struct Source<'c> {
 #[derive(Debug)]
 enum By {
     /// A buffer for each worker that may work at a time, and the numbers of those that are free.
-    Process {
-        buffers: Vec<MmapRaw>,
-        free: Mutex<Vec<usize>>,
-        freed: Condvar,
-    },
-    Engine(Box<AgentEngine>),
+    Process { buffers: Vec<Staging>, free: Mutex<Vec<usize>>, freed: Condvar },
+    /// And whether it has failed: the first one who finds that has waited for all.
+    Engine(Box<AgentEngine>, AtomicBool),
+}
+
+/// A buffer that the kernel copies to: a file in memory, and its mapping.
+#[derive(Debug)]
+struct Staging {
+    file: OwnedFd,
+    memory: MmapRaw,
+}
+
+impl Staging {
+    fn new() -> std::io::Result<Self> {
+        let file = kfd::linux::memfd("stasis-pre-copy", CHUNK_BYTES, SealFlag::empty())?;
+        let memory = MmapOptions::new().len(size(CHUNK_BYTES)).map_raw(&file)?;
+        Ok(Self { file, memory })
+    }
+
+    /// Copies `bytes` bytes from the address `from` to `at`; how many there were.
+    fn copy(&self, from: u64, at: u64, bytes: u64) -> Result<u64, Errno> {
+        let mut done = 0;
+        while done < bytes {
+            match pwrite(self.file.as_fd(), size(from + done), size(bytes - done), at + done) {
+                Ok(0) | Err(Errno::EFAULT) => break,
+                Ok(copied) => done += copied as u64,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
 }
 
 /// All that is copied of a running process, and who copies it.
@@ -87,6 +119,8 @@ impl<'c> Running<'c> {
     }
 
     fn find(&mut self, on: &Device, limit: &Limit) -> Result<(), CheckpointError> {
+        // The process has the other half of the machine to itself.
+        let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let mut registry = self.context.registry.lock();
         let mut own = Vec::new();
         let mut of_agents: BTreeMap<AgentIndex, Contents> = BTreeMap::new();
@@ -101,7 +135,7 @@ impl<'c> Running<'c> {
         for info in &self.context.agents {
             let Some(contents) = of_agents.remove(&info.index()) else { continue };
             // A lost agent's memory, which nothing changes any more, is saved when the process stops.
-            let serves = self.context.lost_agents.lost(info.index()).is_none();
+            let serves = self.context.lost_agents.lost(info.index()).is_none().then_some(workers);
             match choose(self.context, &mut registry, on, info, &contents, serves, limit) {
                 Ok(Way::Host) => own.extend(contents.iter().map(|(key, _)| *key)),
                 Ok(Way::Engine(engine)) => {
@@ -110,7 +144,8 @@ impl<'c> Running<'c> {
                     let objects = objects(&registry, contents.iter().map(|(key, _)| *key), is_mapped);
                     let taken: u64 = objects.iter().map(|object| object.bytes).sum();
                     self.left_bytes += contents.iter().map(|(_, bytes)| bytes).sum::<u64>() - taken;
-                    self.sources.push(Source { context: self.context, objects, by: By::Engine(engine) });
+                    let by = By::Engine(engine, AtomicBool::new(false));
+                    self.sources.push(Source { context: self.context, objects, by });
                 }
                 // Too slow beside the process.
                 Ok(Way::Aperture { .. }) | Err(CheckpointError::Hidden { .. }) => {
@@ -121,10 +156,7 @@ impl<'c> Running<'c> {
         }
         let objects = objects(&registry, own.into_iter(), |_| true);
         drop(registry);
-        let buffer = |_| Ok(MmapRaw::from(MmapMut::map_anon(size(CHUNK_BYTES))?));
-        // The process has the other half of the machine to itself.
-        let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
-        let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(buffer).collect();
+        let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(|_| Staging::new()).collect();
         let buffers = buffers.map_err(system("find memory for copies"))?;
         let by = By::Process { buffers, free: Mutex::new((0..workers).collect()), freed: Condvar::new() };
         self.sources.push(Source { context: self.context, objects, by });
@@ -136,6 +168,11 @@ impl<'c> Running<'c> {
         self.sources.iter().flat_map(Source::extents).collect()
     }
 
+    /// Whether engines copy, for which the registry is locked.
+    pub fn has_engines(&self) -> bool {
+        self.sources.iter().any(|source| matches!(source.by, By::Engine(..)))
+    }
+
     /// Takes the engines out of the driver.
     ///
     /// # Errors
@@ -143,7 +180,7 @@ impl<'c> Running<'c> {
     pub fn end(self, on: &Device) -> Result<(), CheckpointError> {
         let mut first = Ok(());
         for source in self.sources {
-            if let By::Engine(engine) = source.by {
+            if let By::Engine(engine, _) = source.by {
                 let ended = engine.end(&mut self.context.registry.lock(), on);
                 first = first.and(ended.map_err(device("to end a copy engine")));
             }
@@ -180,15 +217,20 @@ impl Source<'_> {
         let offset = piece.va - object.va;
         let bo = registry.bos.get(object.key)?;
         let is_same = bo.kernel.is_some() && (bo.state.va, bo.state.bytes) == (object.va, object.bytes);
+        // An engine would fault, and the program's queues with it.
+        let is_reached = match &self.by {
+            By::Engine(..) => bo.state.mapped.contains(&bo.state.agent),
+            By::Process { .. } => true,
+        };
         let is_within = offset.checked_add(piece.bytes).is_some_and(|end| end <= object.bytes);
-        (is_same && is_within).then(|| bo.cpu_va() + offset)
+        (is_same && is_reached && is_within).then(|| bo.cpu_va() + offset)
     }
 }
 
 impl ContentEngine for Source<'_> {
     fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
         match &self.by {
-            By::Engine(engine) => engine.take(),
+            By::Engine(engine, _) => engine.take(),
             By::Process { buffers, free, freed } => {
                 let mut free = free.lock();
                 let number = loop {
@@ -199,7 +241,7 @@ impl ContentEngine for Source<'_> {
                     }
                 };
                 drop(free);
-                let start = NonNull::new(buffers[number].as_mut_ptr()).unwrap_or(NonNull::dangling());
+                let start = NonNull::new(buffers[number].memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
                 // SAFETY: the buffer's own mapping, which lives as long as this; one worker at a time has the number.
                 let range = unsafe { HostRange::new(start, CHUNK_BYTES) };
                 Ok(EngineBuffer::new(self, number, range))
@@ -216,22 +258,29 @@ impl ContentEngine for Source<'_> {
 
     fn fetch(&self, buffer: &EngineBuffer<'_>, pieces: &[Piece]) -> Result<(), EngineError> {
         match &self.by {
-            By::Engine(engine) => {
+            By::Engine(engine, has_failed) => {
                 let registry = self.context.registry.lock();
+                if has_failed.load(Ordering::Relaxed) {
+                    return Err(EngineError::Failed("another transfer has failed".into()));
+                }
                 let (there, gone): (Vec<Piece>, Vec<Piece>) =
                     pieces.iter().partition(|piece| self.place(&registry, piece).is_some());
                 gone.iter().for_each(|piece| buffer.range().zero(piece.at, piece.bytes));
-                if there.is_empty() { Ok(()) } else { engine.fetch(buffer, &there) }
+                if there.is_empty() {
+                    return Ok(());
+                }
+                let fetched = engine.fetch(buffer, &there);
+                has_failed.fetch_or(fetched.is_err(), Ordering::Relaxed);
+                fetched
             }
-            By::Process { .. } => {
+            By::Process { buffers, .. } => {
                 for piece in pieces {
-                    let registry = self.context.registry.lock();
-                    let place = self.place(&registry, piece);
-                    // SAFETY: the object is mapped for the CPU there, and nobody frees it while the registry is locked.
-                    match place.and_then(|va| unsafe { HostRange::at_address(va, piece.bytes) }) {
-                        Some(from) => buffer.range().copy_from(piece.at, &from),
-                        None => buffer.range().zero(piece.at, piece.bytes),
-                    }
+                    let place = self.place(&self.context.registry.lock(), piece);
+                    let copy = |from| buffers[buffer.number()].copy(from, piece.at, piece.bytes);
+                    let copied = place
+                        .map_or(Ok(0), copy)
+                        .map_err(|errno| EngineError::Failed(Box::new(std::io::Error::from(errno))))?;
+                    buffer.range().zero(piece.at + copied, piece.bytes - copied);
                 }
                 Ok(())
             }

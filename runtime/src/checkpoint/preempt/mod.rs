@@ -15,6 +15,7 @@ mod captured;
 mod error;
 mod probe;
 
+use kfd::ioctl::WaveStateSizes;
 use kfd::{Errno, IoctlError};
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
@@ -213,12 +214,17 @@ fn used_save_area(registry: &Registry, on: &Device, area: BoKey) -> Result<u64, 
     let geometry =
         on.node(queue.state.agent).map_err(device("the place of a queue's waves"))?.info.geometry();
     let sizes = on.wave_state(queue, &registry.bos).map_err(device("the place of a queue's waves"))?;
-    let used = match sizes.wave_state_bytes {
-        0 => PAGE,
-        records => u64::from(geometry.control_stack_bytes) + u64::from(records),
-    };
+    let used = used_bytes(geometry.control_stack_bytes, sizes);
     let bytes = registry.bos.get(area).map_or(used, |bo| bo.state.bytes);
     Ok(used.next_multiple_of(PAGE).min(bytes))
+}
+
+/// Bytes from the start of an area that hold something. A dispatch between its waves has words in the control stack and no record.
+fn used_bytes(control_stack_bytes: u32, sizes: WaveStateSizes) -> u64 {
+    match (sizes.control_stack_bytes, sizes.wave_state_bytes) {
+        (0, 0) => PAGE,
+        (_, records) => u64::from(control_stack_bytes) + u64::from(records),
+    }
 }
 
 /// Takes mappings and doorbells away; in the driver everything stays.
@@ -271,4 +277,18 @@ pub(super) fn reattach_doorbells(
         live.reattach(closed, doorbell);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_without_a_record_are_saved_too() {
+        let sizes =
+            |control_stack_bytes, wave_state_bytes| WaveStateSizes { control_stack_bytes, wave_state_bytes };
+        assert_eq!(used_bytes(0xa000, sizes(0, 0)), PAGE);
+        assert_eq!(used_bytes(0xa000, sizes(12, 0)), 0xa000);
+        assert_eq!(used_bytes(0xa000, sizes(40, 5000)), 0xa000 + 5000);
+    }
 }
