@@ -44,8 +44,8 @@ fn hash_speed() -> Result<f64> {
     Ok(BYTES as f64 / median(&times) * 1e-9)
 }
 
-/// Milliseconds until the image is there, and what was written.
-fn checkpoint(gpu: &Gpu, directory: &Path, parent: Option<&Path>) -> Result<(f64, CheckpointReport)> {
+/// Milliseconds until the image is there and the device is closed, and what was written; the process has its device again then.
+pub fn checkpoint(gpu: &Gpu, directory: &Path, parent: Option<&Path>) -> Result<(f64, CheckpointReport)> {
     let options = CheckpointOptions { parent: parent.map(PathBuf::from), ..CheckpointOptions::default() };
     std::fs::create_dir(directory)?;
     let started = Instant::now();

@@ -32,8 +32,11 @@ fn figure(bars: Vec<Bar>) -> Bars {
 pub fn save(bars: Vec<Bar>) -> Result<[PathBuf; 2]> {
     let bars = figure(bars);
     let size = bars.size();
-    let figure = Figure::from(bars);
-    let paths = ["png", "svg"].map(|ending| Path::new(OUT).join("checkpoint-phases").with_extension(ending));
+    draw("checkpoint-phases", &Figure::from(bars), size)
+}
+
+fn draw(name: &str, figure: &Figure, size: Size) -> Result<[PathBuf; 2]> {
+    let paths = ["png", "svg"].map(|ending| Path::new(OUT).join(name).with_extension(ending));
     for path in &paths {
         figure.save(path, size)?;
     }
@@ -69,12 +72,7 @@ fn stops(lines: &Lines) -> Chart {
 
 /// Draws how long processes stood still by their memory as PNG and as SVG, and returns where.
 pub fn save_stops(lines: &Lines) -> Result<[PathBuf; 2]> {
-    let figure = Figure::from(stops(lines));
-    let paths = ["png", "svg"].map(|ending| Path::new(OUT).join("checkpoint-stops").with_extension(ending));
-    for path in &paths {
-        figure.save(path, STOPS)?;
-    }
-    Ok(paths)
+    draw("checkpoint-stops", &Figure::from(stops(lines)), STOPS)
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 //! else changes. The peers: a checkpoint that writes everything while the process stands still, and as many fills in a
 //! second with nothing beside them.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use stasis::Buffer;
-use stasis::checkpoint::{CheckpointOptions, CheckpointReport, Mode, PreCopyOptions};
+use stasis::checkpoint::{CheckpointReport, PreCopyOptions};
 
+use super::parent::checkpoint;
 use super::{DRAIN, Pieces, Place, plot};
 use crate::figure::{Report, median};
 use crate::gpu::Gpu;
@@ -34,25 +34,6 @@ fn fill(gpu: &Gpu, buffer: &Buffer, fills: &AtomicU64, stop: &AtomicBool) -> Res
         fills.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
-}
-
-/// What one checkpoint took.
-struct Stop {
-    /// Until the device was closed, milliseconds.
-    stop_ms: f64,
-    report: CheckpointReport,
-}
-
-fn stop(gpu: &Gpu, directory: &Path, parent: Option<PathBuf>) -> Result<Stop> {
-    let options = CheckpointOptions { parent, ..CheckpointOptions::default() };
-    std::fs::create_dir(directory)?;
-    let started = Instant::now();
-    gpu.runtime.lock(Mode::Drain, DRAIN)?;
-    let report = gpu.runtime.checkpoint_with(directory, &options)?;
-    let stop_ms = started.elapsed().as_secs_f64() * 1e3;
-    gpu.runtime.restore(None)?;
-    gpu.runtime.unlock()?;
-    Ok(Stop { stop_ms, report })
 }
 
 /// What was found with so much memory.
@@ -77,7 +58,7 @@ fn measure(gpu: &Gpu, place: &Place, changing: &Buffer) -> Result<Found> {
             let (mut wholes, mut stops, mut rates, mut copies, mut last) =
                 (Vec::new(), Vec::new(), Vec::new(), Vec::new(), CheckpointReport::default());
             for _ in 0..RUNS {
-                wholes.push(stop(gpu, &into, None)?.stop_ms);
+                wholes.push(checkpoint(gpu, &into, None)?.0);
                 std::fs::remove_dir_all(&into)?;
                 let from = fills.load(Ordering::Relaxed);
                 std::thread::sleep(ALONE);
@@ -87,7 +68,7 @@ fn measure(gpu: &Gpu, place: &Place, changing: &Buffer) -> Result<Found> {
                 let copied = gpu.runtime.pre_copy(&before, &PreCopyOptions::default())?;
                 rates.push(rate(started.elapsed(), from) / alone);
                 copies.push(copied.pre_copy_ms);
-                let Stop { stop_ms, report } = stop(gpu, &into, Some(before.clone()))?;
+                let (stop_ms, report) = checkpoint(gpu, &into, Some(&before))?;
                 stops.push(stop_ms);
                 last = report;
                 std::fs::remove_dir_all(&before)?;

@@ -148,11 +148,6 @@ fn is_busy(queue: &RawQueue) -> bool {
     header.is_ok_and(|kind| kind == HSA_PACKET_TYPE_KERNEL_DISPATCH)
 }
 
-/// Whether the processor has taken everything, or stands at a packet that waits for signals.
-fn is_taken_or_waits(queue: &RawQueue) -> bool {
-    is_taken(queue) || queue.is_at_wait().unwrap_or(true)
-}
-
 /// Whether a copy engine has done everything, or never will.
 fn is_idle(engine: &RawQueue) -> bool {
     let waited = engine.wait_idle(Some(LOOK_AT_ENGINE));
@@ -174,21 +169,16 @@ fn settled(instance: &Instance, patience: Duration, is_over: &dyn Fn() -> bool) 
         }
         // All of them, also behind one that has more to move.
         let unmoved: Vec<_> = all.iter().filter(|queue| !queue.is_moved(instance)).collect();
-        let is_given = unmoved.is_empty() && !instance.memory.engines.is_under_way();
-        // What runs is the drain's to wait for. A copy engine may have read a copy whose signals it waits for.
-        if is_given && hardware().all(is_taken) && engines.iter().all(is_idle) {
-            return true;
-        }
         let now = positions().filter_map(Result::ok).fold(0, u64::wrapping_add);
         if now != seen || queues.iter().any(|queue| is_busy(queue)) {
             (seen, last) = (now, Instant::now());
         }
-        let waits = || {
-            !instance.memory.engines.is_under_way()
-                && hardware().all(is_taken_or_waits)
-                && engines.iter().all(is_idle)
-        };
-        if last.elapsed() >= PATIENCE_OF_WAITS && waits() {
+        // The drain keeps what waits for signals, in the ring and behind it.
+        let stays = last.elapsed() >= PATIENCE_OF_WAITS;
+        let is_done = |queue: &RawQueue| is_taken(queue) || stays && queue.is_at_wait().unwrap_or(true);
+        let is_given = (unmoved.is_empty() || stays) && !instance.memory.engines.is_under_way();
+        // What runs is the drain's to wait for. A copy engine may have read a copy whose signals it waits for.
+        if is_given && hardware().all(is_done) && engines.iter().all(is_idle) {
             return true;
         }
         if is_over() || last.elapsed() >= patience && instance.keeps_back() {

@@ -117,7 +117,7 @@ impl Contact {
 
     fn write(&self, message: &Message) -> io::Result<()> {
         let text = message.encode()?;
-        // Who has the other end open, too, is told by no SIGPIPE that nobody reads.
+        // Opened for reading too: a write to a pipe that nobody reads would end this process by SIGPIPE.
         let path = format!("/proc/self/fd/{}", self.inbox.as_raw_fd());
         let both = open_again(Path::new(&path), OFlag::O_RDWR)?;
         linux::retry(|| nix::unistd::write(&both, &text)).map(drop).map_err(Into::into)
@@ -184,7 +184,7 @@ impl Invitation {
     /// # Errors
     /// As the system answers.
     pub fn accept(&self, pid: i32) -> io::Result<Option<OwnedFd>> {
-        // Who sends strangers without end must not keep us from looking at the clock.
+        // Bounded: connections of other processes, however many, must not keep this from its deadline.
         for _ in 0..BACKLOG {
             match linux::accept(&self.listener) {
                 Ok(peer) if Peer::of(&peer).is_ok_and(|who| who.pid == Some(pid)) => return Ok(Some(peer)),

@@ -19,7 +19,7 @@ pub(super) fn destroy_all(
 ) -> Result<(), CheckpointError> {
     let Registry { bos, queues, events, maps, svm, .. } = registry;
     // Packets that are kept may be copies.
-    let keeps_packets = queues.iter().any(|(_, queue)| !queue.state.waiting.is_empty());
+    let keeps_packets = queues.iter().any(|(_, queue)| queue.keeps_packets());
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
             live.detach(closed);

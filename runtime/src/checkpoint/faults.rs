@@ -74,11 +74,11 @@ fn attempt<T, E: Error>(
     }
 }
 
-/// Does `round` with the n-th call failing, for every n and errno; says how many calls failed and how many rounds saw
-/// it.
-fn exhaust(faults: &Faults, mut round: impl FnMut(u64, Errno) -> bool) -> (u64, u64) {
+/// Does `round` with the n-th call failing, for every n and each of these errnos; says how many calls failed and how many
+/// rounds saw it.
+fn exhaust(faults: &Faults, errnos: &[Errno], mut round: impl FnMut(u64, Errno) -> bool) -> (u64, u64) {
     let mut failures = 0;
-    for errno in ERRNOS {
+    for &errno in errnos {
         for n in 0.. {
             assert!(n < MANY, "it never ends");
             let before = faults.struck();
@@ -155,7 +155,7 @@ fn every_call_of_a_freeze_and_a_thaw_can_fail_once() {
         }
         failed
     };
-    let (calls, failures) = exhaust(&faults, round);
+    let (calls, failures) = exhaust(&faults, &ERRNOS, round);
     assert!(calls > 200 && failures > calls / 2, "{calls} calls, {failures} failures");
 }
 
@@ -197,20 +197,7 @@ fn packets_that_wait_run_once_whichever_call_fails() {
         done.store(5).unwrap();
         failed
     };
-    let (mut calls, mut failures) = (0, 0);
-    for errno in [Errno::EIO, Errno::ETIMEDOUT] {
-        for n in 0.. {
-            assert!(n < MANY, "it never ends");
-            let before = faults.struck();
-            faults.arm(n, errno);
-            failures += u64::from(round(n, errno));
-            faults.disarm();
-            if faults.struck() == before {
-                break;
-            }
-            calls += 1;
-        }
-    }
+    let (calls, failures) = exhaust(&faults, &[Errno::EIO, Errno::ETIMEDOUT], round);
     assert!(calls > 100 && failures > calls / 4, "{calls} calls, {failures} failures");
 }
 
@@ -295,7 +282,7 @@ fn every_call_of_making_and_unmaking_can_fail_once() {
     for _ in 0..5 {
         round(MANY, Errno::EIO);
     }
-    let (calls, failures) = exhaust(&faults, round);
+    let (calls, failures) = exhaust(&faults, &ERRNOS, round);
     drop(warm);
     assert!(calls > 100 && failures > calls / 2, "{calls} calls, {failures} failures");
 }

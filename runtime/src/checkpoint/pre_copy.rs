@@ -16,11 +16,11 @@ use super::calls::milliseconds;
 use super::contents::Running;
 use super::error::{CheckpointError, system};
 use super::machine::CheckpointMachine;
-use super::message::MAX_FILES;
 use super::options::DEFAULT_DEADLINE;
+use super::tear_down::image_writer;
 use crate::context::Context;
-use crate::context::error::{Lost, explain};
-use crate::image::{IMAGE_FILE, Image, ImageWriter, WriteStats, is_earlier_name};
+use crate::context::error::explain;
+use crate::image::{IMAGE_FILE, WriteStats, is_earlier_name};
 
 /// A last round that copies less is not worth another one.
 const FEW_BYTES: u64 = 16 << 20;
@@ -94,8 +94,7 @@ fn copy(
 ) -> Result<PreCopyReport, CheckpointError> {
     let started = Instant::now();
     let pass = context.gate.enter()?;
-    let gone = || Lost { what: "the device was closed under an open gate", source: None };
-    let on = context.device(&pass).ok_or_else(gone)?;
+    let on = context.device_or_lost(&pass)?;
     let running = Running::new(context, &pass, on, limit)?;
     // Not with the registry locked, for which others would wait as long as somebody wants the core.
     if !running.has_engines()
@@ -124,20 +123,11 @@ fn rounds(
     limit: &Limit,
     report: &mut PreCopyReport,
 ) -> Result<(), CheckpointError> {
-    let path = directory.join(IMAGE_FILE);
-    let most = MAX_FILES.saturating_sub(context.agents.len() + 1);
     let extents = running.extents();
     for round in 1..=options.rounds.max(1) {
         let copy = || -> Result<WriteStats, CheckpointError> {
-            let before = match (round, &options.parent) {
-                (1, None) => None,
-                (1, Some(parent)) => Some(Image::open(&parent.join(IMAGE_FILE))?),
-                _ => Some(Image::open(&path)?),
-            };
-            let mut writer = match &before {
-                None => ImageWriter::create(&path)?,
-                Some(before) => ImageWriter::create_upon(&path, before, most)?,
-            };
+            let before = if round == 1 { options.parent.as_deref() } else { Some(directory) };
+            let mut writer = image_writer(directory, before, context.agents.len())?;
             writer.write_contents(&extents, limit)?;
             Ok(writer.finish(&Metadata { pre_copied: true })?.stats)
         };

@@ -79,15 +79,17 @@ impl<'a> Steps for Driver<'a> {
     }
 
     fn resume_queues(&self, closed: &Closed, _mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
-        let_run(self.0, closed, limit).map_err(|error| match is_stall(&error) {
-            true => Box::new(CheckpointError::Stalled { verb: "unlock", source: Box::new(error) }),
-            false => Box::new(error),
-        })?;
-        let released = self.0.guard.release(&self.0.registry.lock());
-        // The queues run, and the state is still LOCKED.
-        CheckpointMachine::of(self.0).set_undrained(released.is_err());
-        released
-            .map_err(|errno| Box::new(system("let who has pointers to device memory go on")(errno.into())))
+        let stalled = |error| CheckpointError::Stalled { verb: "unlock", source: Box::new(error) };
+        let resumed = let_run(self.0, closed, limit)
+            .map_err(|error| if is_stall(&error) { stalled(error) } else { error })
+            .and_then(|()| {
+                let released = self.0.guard.release(&self.0.registry.lock());
+                let act = "let who has pointers to device memory go on";
+                released.map_err(|errno| system(act)(errno.into()))
+            });
+        // Queues may run, and the state is still LOCKED.
+        CheckpointMachine::of(self.0).set_undrained(resumed.is_err());
+        resumed.map_err(Box::new)
     }
 
     fn tear_down(
@@ -136,13 +138,11 @@ impl<'a> Steps for Driver<'a> {
 fn let_run(context: &Context, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = context.device(&pass) else { return Ok(()) };
-    let resumed = CallLimit::until(limit.deadline(LONGEST_VERB)).hold(|| {
+    CallLimit::until(limit.deadline(LONGEST_VERB)).hold(|| {
         let resumed = preempt::resume_queues(&mut context.registry.lock(), on);
         let back = waiting::put_back(context, &pass, limit);
         resumed.and(back)
-    });
-    CheckpointMachine::of(context).set_undrained(resumed.is_err());
-    resumed
+    })
 }
 
 /// What a verb fails with that gave up waiting for the device: whoever cancelled it, or the device that stands still.

@@ -54,18 +54,27 @@ impl Destination<'_> {
         self.directory.join(IMAGE_FILE)
     }
 
-    /// An image of a process with so many agents, whose files are sent in one message with the agents' render files.
+    /// An image of a process with so many agents.
     fn writer(&self, agents: usize) -> Result<ImageWriter, CheckpointError> {
-        Ok(match (self.self_contained, self.parent) {
-            (true, Some(_)) => return Err(CheckpointError::ParentOfContained),
-            (true, None) => ImageWriter::in_memory()?,
-            (false, None) => ImageWriter::create(&self.path())?,
-            (false, Some(parent)) => {
-                let parent = Image::open(&parent.join(IMAGE_FILE))?;
-                ImageWriter::create_upon(&self.path(), &parent, MAX_FILES.saturating_sub(agents + 1))?
-            }
-        })
+        match (self.self_contained, self.parent) {
+            (true, Some(_)) => Err(CheckpointError::ParentOfContained),
+            (true, None) => Ok(ImageWriter::in_memory()?),
+            (false, parent) => image_writer(self.directory, parent, agents),
+        }
     }
+}
+
+/// An image in `directory` of a process with so many agents, upon the one in the directory `parent`. Its files are sent in one message with
+/// the agents' render files.
+pub(super) fn image_writer(
+    directory: &Path,
+    parent: Option<&Path>,
+    agents: usize,
+) -> Result<ImageWriter, CheckpointError> {
+    let path = directory.join(IMAGE_FILE);
+    let Some(parent) = parent else { return Ok(ImageWriter::create(&path)?) };
+    let parent = Image::open(&parent.join(IMAGE_FILE))?;
+    Ok(ImageWriter::create_upon(&path, &parent, MAX_FILES.saturating_sub(agents + 1))?)
 }
 
 /// How far a failed tear-down had come.

@@ -23,6 +23,7 @@ use crate::context::error::{DeviceError, SubmitError};
 use crate::context::memory::mapped::view;
 use crate::context::registry::Registry;
 use crate::context::registry::state::QueueKey;
+use crate::context::signal::make::break_promises;
 
 /// TIMEOUT: between looks for room in a ring whose no-ops are not consumed yet.
 const POLL: Duration = Duration::from_micros(50);
@@ -138,19 +139,11 @@ fn try_put_back(registry: &mut Registry, pass: &Pass<'_>) -> bool {
                 tracing::warn!(target: "checkpoint", %key, %error, "a queue has failed before its packets were back");
                 let packets = std::mem::take(&mut queue.state.waiting);
                 let Some(fault) = live.fault() else { continue };
-                let completed: Vec<u64> = packets
-                    .iter()
-                    .filter_map(|packet| Some(Packet::decode(packet).ok()?.completion_signal()))
-                    .collect();
+                let completion =
+                    |packet| Packet::decode(packet).ok().map(|packet| packet.completion_signal());
+                let handles: Vec<u64> = packets.iter().filter_map(completion).collect();
                 // Of packets that are in no ring nobody else knows.
-                for signal in signals.iter().filter_map(|(_, signal)| signal.live.as_ref()) {
-                    if completed.contains(&signal.handle())
-                        && !signal.is_settled()
-                        && signal.fault().is_none()
-                    {
-                        signal.break_with(fault);
-                    }
-                }
+                break_promises(signals, &handles, fault);
             }
         }
     }

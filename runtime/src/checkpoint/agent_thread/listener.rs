@@ -66,6 +66,13 @@ struct Silent {
     asks: bool,
 }
 
+impl From<Silent> for Caller {
+    /// One that has spoken.
+    fn from(Silent { peer, pid, .. }: Silent) -> Self {
+        Self { peer: Some(peer), pid }
+    }
+}
+
 /// The controller whose order the worker has.
 struct Serving {
     peer: Option<OwnedFd>,
@@ -233,18 +240,15 @@ impl Listener {
             },
             Ok(Request::Cancel) => Ok(Done::Cancelled { was_at_work: self.cancel(runtime) }),
             Ok(Request::Checkpoint(order)) => {
-                let from = Caller { peer: Some(controller.peer), pid: controller.pid };
-                return self.submit(runtime, Task::Checkpoint(order), from);
+                return self.submit(runtime, Task::Checkpoint(order), controller.into());
             }
             Ok(Request::PreCopy(order)) => {
-                let from = Caller { peer: Some(controller.peer), pid: controller.pid };
-                return self.submit(runtime, Task::PreCopy(order), from);
+                return self.submit(runtime, Task::PreCopy(order), controller.into());
             }
             Ok(Request::Resume { directory, admission }) => {
                 let files = files.into();
                 let options = RestoreOptions { directory, admission, files, ..RestoreOptions::default() };
-                let from = Caller { peer: Some(controller.peer), pid: controller.pid };
-                return self.submit(runtime, Task::Resume(options), from);
+                return self.submit(runtime, Task::Resume(options), controller.into());
             }
         };
         reply(runtime, &controller.peer, done, &[]);

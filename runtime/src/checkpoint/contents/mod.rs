@@ -23,8 +23,8 @@ use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
+use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
-use crate::context::registry::{Queue, Registry};
 use crate::image::{AgentRange, Extent, HostRange, most_workers};
 
 /// Buffer objects, and the bytes from the start of each that are moved, in the order of the image's extents.
@@ -32,10 +32,7 @@ pub(super) type Contents = Vec<(BoKey, u64)>;
 
 /// The buffer objects whose bytes are saved of a drained process.
 pub(super) fn saved_buffers(registry: &Registry) -> Contents {
-    let keeps_packets = |queue: &Queue| {
-        !queue.state.waiting.is_empty() || queue.live.as_ref().is_some_and(|live| live.waits())
-    };
-    let waiting = registry.queues.iter().filter(|(_, queue)| keeps_packets(queue));
+    let waiting = registry.queues.iter().filter(|(_, queue)| queue.keeps_packets());
     let arguments: BTreeSet<BoKey> = waiting.filter_map(|(_, queue)| queue.state.bos.kernargs).collect();
     let is_saved = |key: BoKey, state: &BoState| {
         // A userptr's bytes are the process's own memory: CRIU has them. Shared memory is its session's.
@@ -46,7 +43,7 @@ pub(super) fn saved_buffers(registry: &Registry) -> Contents {
     saved.map(|(key, bo)| (key, bo.state.bytes)).collect()
 }
 
-/// Who moves the memory of one agent.
+/// How the memory of one agent is moved: by the process itself or by the agent's copy engine.
 #[derive(Debug)]
 enum Way {
     /// The process, which reads it as fast as its own.
@@ -57,7 +54,7 @@ enum Way {
     Engine(Box<AgentEngine>),
 }
 
-/// Who moves the contents of a process.
+/// How the contents of a process are moved, agent by agent, and the copy engines that it takes.
 #[derive(Debug)]
 pub(super) struct Movers {
     ways: BTreeMap<AgentIndex, Way>,
@@ -109,8 +106,8 @@ impl Movers {
                 .filter(|(key, _)| registry.bos.get(*key).is_some_and(|bo| is_vram_of(&bo.state, agent)))
                 .copied()
                 .collect();
-            let serves = serves(agent).then_some(most_workers());
-            let way = choose(context, registry, on, info, &of_agent, serves, limit)?;
+            let buffers = serves(agent).then_some(most_workers());
+            let way = choose(context, registry, on, info, &of_agent, buffers, limit)?;
             let by_engine = matches!(way, Way::Engine(_));
             self.ways.insert(agent, way);
             for (key, _) in of_agent.into_iter().filter(|_| by_engine) {
@@ -136,7 +133,7 @@ impl Movers {
         Ok(())
     }
 
-    /// Who moves an object of this state; nobody but the process if it is not in an agent's memory.
+    /// How an object of this state is moved; `None` if it is not in an agent's memory: then by the process itself.
     fn way_of(&self, state: &BoState) -> Option<&Way> {
         self.ways.get(&state.agent).filter(|_| state.kind == BoKind::Vram)
     }
@@ -190,7 +187,8 @@ impl Movers {
     }
 }
 
-/// Who moves an agent's memory, of which these objects are; makes its engine, with so many buffers, if that is who and if it serves.
+/// Decides how an agent's memory is moved, of which these objects are. If by its engine, makes that with `buffers` buffers; `None` if the
+/// engine does not serve now.
 ///
 /// # Errors
 /// As for [`Movers::new`].
@@ -200,26 +198,27 @@ fn choose(
     on: &Device,
     info: &AgentInfo,
     of_agent: &Contents,
-    serves: Option<usize>,
+    buffers: Option<usize>,
     limit: &Limit,
 ) -> Result<Way, CheckpointError> {
-    let serves = serves.filter(|_| info.copy_engines() > 0);
-    let has_engine = serves.is_some();
+    let buffers = buffers.filter(|_| info.copy_engines() > 0);
     let is_hidden = |key: &BoKey| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped);
     let hidden = of_agent.iter().map(|(key, _)| *key).find(is_hidden);
-    let speed = match hidden {
-        Some(bo) if !has_engine => return Err(CheckpointError::Hidden { bo }),
-        Some(_) => None,
-        None => Some(aperture::speed(registry, on, info, of_agent)),
-    };
-    match speed {
-        Some(speed) if speed.is_fast() => return Ok(Way::Host),
-        Some(speed) if !has_engine || !speed.is_worth_an_engine() => {
-            return Ok(Way::Aperture { read_cost: speed.read_cost });
+    let (buffers, speed) = match (hidden, buffers) {
+        (Some(bo), None) => return Err(CheckpointError::Hidden { bo }),
+        (Some(_), Some(buffers)) => (buffers, None),
+        (None, buffers) => {
+            let speed = aperture::speed(registry, on, info, of_agent);
+            if speed.is_fast() {
+                return Ok(Way::Host);
+            }
+            match buffers.filter(|_| speed.is_worth_an_engine()) {
+                Some(buffers) => (buffers, Some(speed)),
+                None => return Ok(Way::Aperture { read_cost: speed.read_cost }),
+            }
         }
-        _ => {}
-    }
-    match (AgentEngine::new(context, registry, on, info, serves.unwrap_or(1), limit), speed) {
+    };
+    match (AgentEngine::new(context, registry, on, info, buffers, limit), speed) {
         (Ok(engine), _) => Ok(Way::Engine(Box::new(engine))),
         (Err(error), None) => Err(CheckpointError::Engine(Box::new(error))),
         (Err(error), Some(speed)) => {

@@ -15,7 +15,6 @@ use kfd::Errno;
 use kfd::linux::pwrite;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::SealFlag;
-use parking_lot::{Condvar, Mutex};
 use queues::words::size;
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Pass;
@@ -26,6 +25,7 @@ use crate::checkpoint::calls::call_limit;
 use crate::checkpoint::error::{CheckpointError, device, system};
 use crate::context::Context;
 use crate::context::device::Device;
+use crate::context::queue::transfer::FreeBuffers;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
 use crate::image::{
@@ -52,7 +52,7 @@ struct Source<'c> {
 #[derive(Debug)]
 enum By {
     /// A buffer for each worker that may work at a time, and the numbers of those that are free.
-    Process { buffers: Vec<Staging>, free: Mutex<Vec<usize>>, freed: Condvar },
+    Process { buffers: Vec<Staging>, free: FreeBuffers, limit: Limit },
     /// And whether it has failed: the first one who finds that has waited for all.
     Engine(Box<AgentEngine>, AtomicBool),
 }
@@ -134,23 +134,22 @@ impl<'c> Running<'c> {
         }
         for info in &self.context.agents {
             let Some(contents) = of_agents.remove(&info.index()) else { continue };
+            let all: u64 = contents.iter().map(|(_, bytes)| bytes).sum();
             // A lost agent's memory, which nothing changes any more, is saved when the process stops.
-            let serves = self.context.lost_agents.lost(info.index()).is_none().then_some(workers);
-            match choose(self.context, &mut registry, on, info, &contents, serves, limit) {
+            let buffers = self.context.lost_agents.lost(info.index()).is_none().then_some(workers);
+            match choose(self.context, &mut registry, on, info, &contents, buffers, limit) {
                 Ok(Way::Host) => own.extend(contents.iter().map(|(key, _)| *key)),
                 Ok(Way::Engine(engine)) => {
                     // What is not mapped to the agent would have to be, which is the program's to say.
                     let is_mapped = |state: &BoState| state.mapped.contains(&info.index());
                     let objects = objects(&registry, contents.iter().map(|(key, _)| *key), is_mapped);
                     let taken: u64 = objects.iter().map(|object| object.bytes).sum();
-                    self.left_bytes += contents.iter().map(|(_, bytes)| bytes).sum::<u64>() - taken;
+                    self.left_bytes += all - taken;
                     let by = By::Engine(engine, AtomicBool::new(false));
                     self.sources.push(Source { context: self.context, objects, by });
                 }
                 // Too slow beside the process.
-                Ok(Way::Aperture { .. }) | Err(CheckpointError::Hidden { .. }) => {
-                    self.left_bytes += contents.iter().map(|(_, bytes)| bytes).sum::<u64>();
-                }
+                Ok(Way::Aperture { .. }) | Err(CheckpointError::Hidden { .. }) => self.left_bytes += all,
                 Err(error) => return Err(error),
             }
         }
@@ -158,7 +157,7 @@ impl<'c> Running<'c> {
         drop(registry);
         let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(|_| Staging::new()).collect();
         let buffers = buffers.map_err(system("find memory for copies"))?;
-        let by = By::Process { buffers, free: Mutex::new((0..workers).collect()), freed: Condvar::new() };
+        let by = By::Process { buffers, free: FreeBuffers::new(workers), limit: limit.clone() };
         self.sources.push(Source { context: self.context, objects, by });
         Ok(())
     }
@@ -231,16 +230,8 @@ impl ContentEngine for Source<'_> {
     fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
         match &self.by {
             By::Engine(engine, _) => engine.take(),
-            By::Process { buffers, free, freed } => {
-                let mut free = free.lock();
-                let number = loop {
-                    match free.pop() {
-                        Some(number) => break number,
-                        // One that has a buffer waits for nobody.
-                        None => freed.wait(&mut free),
-                    }
-                };
-                drop(free);
+            By::Process { buffers, free, limit } => {
+                let number = free.take(limit)?;
                 let start = NonNull::new(buffers[number].memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
                 // SAFETY: the buffer's own mapping, which lives as long as this; one worker at a time has the number.
                 let range = unsafe { HostRange::new(start, CHUNK_BYTES) };
@@ -250,9 +241,8 @@ impl ContentEngine for Source<'_> {
     }
 
     fn put(&self, number: usize) {
-        if let By::Process { free, freed, .. } = &self.by {
-            free.lock().push(number);
-            freed.notify_one();
+        if let By::Process { free, .. } = &self.by {
+            free.put(number);
         }
     }
 

@@ -18,6 +18,7 @@ use crate::context::queue::fault::{Cause, FaultingWave, QueueFault, WavesUnread}
 use crate::context::queue::scratch;
 use crate::context::registry::state::{AgentIndex, QueueKey};
 use crate::context::registry::{Queue, Registry};
+use crate::context::signal::make::break_promises;
 
 /// Longest instruction, bytes.
 const INSTRUCTION_BYTES: u64 = 12;
@@ -159,17 +160,8 @@ pub(super) fn diagnose(
     tracing::error!(target: "exceptions", %fault);
     let fault = live.fail(fault);
     // A hash set would not pay: a ring has at most a few thousand open completions once in a queue's life.
-    let handles = live.completion_handles();
-    for (_, signal) in registry.signals.iter() {
-        if let Some(signal) = &signal.live
-            && handles.contains(&signal.handle())
-            && !signal.is_settled()
-            // The ring remembers packets that completed, and their signals may be promised elsewhere since.
-            && signal.fault().is_none()
-        {
-            signal.break_with(fault);
-        }
-    }
+    // The ring remembers packets that completed, and their signals may be promised elsewhere since.
+    break_promises(&registry.signals, &live.completion_handles(), fault);
     Some(Arc::clone(fault))
 }
 

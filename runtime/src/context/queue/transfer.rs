@@ -66,9 +66,44 @@ pub struct TransferEngine {
     buffer_bytes: u64,
     /// A word for each buffer.
     words: Mapped,
-    free: Mutex<Vec<usize>>,
-    freed: Condvar,
+    free: FreeBuffers,
     limit: Limit,
+}
+
+/// The numbers of buffers that no worker has.
+#[derive(Debug)]
+pub struct FreeBuffers {
+    numbers: Mutex<Vec<usize>>,
+    freed: Condvar,
+}
+
+impl FreeBuffers {
+    /// All of so many.
+    pub fn new(count: usize) -> Self {
+        Self { numbers: Mutex::new((0..count).collect()), freed: Condvar::new() }
+    }
+
+    /// Takes one; waits until there is one.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn take(&self, limit: &Limit) -> Result<usize, Stopped> {
+        let mut numbers = self.numbers.lock();
+        loop {
+            if let Some(number) = numbers.pop() {
+                return Ok(number);
+            }
+            limit.check()?;
+            // TIMEOUT: another worker's transfer ends, or fails.
+            self.freed.wait_for(&mut numbers, Duration::from_millis(100));
+        }
+    }
+
+    /// Takes one back.
+    pub fn put(&self, number: usize) {
+        self.numbers.lock().push(number);
+        self.freed.notify_one();
+    }
 }
 
 /// What is made for an engine; unmade in reverse.
@@ -192,8 +227,7 @@ impl TransferEngine {
             buffers,
             buffer_bytes,
             words,
-            free: Mutex::new((0..count).collect()),
-            freed: Condvar::new(),
+            free: FreeBuffers::new(count),
             limit: limit.clone(),
         })
     }
@@ -276,21 +310,12 @@ impl TransferEngine {
     /// # Errors
     /// [`Stopped`].
     pub fn take(&self) -> Result<usize, Stopped> {
-        let mut free = self.free.lock();
-        loop {
-            if let Some(number) = free.pop() {
-                return Ok(number);
-            }
-            self.limit.check()?;
-            // TIMEOUT: another thread's transfer ends, or fails.
-            self.freed.wait_for(&mut free, Duration::from_millis(100));
-        }
+        self.free.take(&self.limit)
     }
 
     /// Takes a buffer back.
     pub fn put(&self, number: usize) {
-        self.free.lock().push(number);
-        self.freed.notify_one();
+        self.free.put(number);
     }
 
     /// Copies the agent's memory to a buffer that was taken; returns when it is there.

@@ -121,6 +121,13 @@ impl Event {
     }
 }
 
+impl Queue {
+    /// Whether packets are kept that were not begun: in the ring of a queue that waits, or in the entry.
+    pub fn keeps_packets(&self) -> bool {
+        !self.state.waiting.is_empty() || self.live.as_ref().is_some_and(|live| live.waits())
+    }
+}
+
 impl Persist for Bo {
     type State = BoState;
     type Args = ();

@@ -20,7 +20,7 @@ use crate::context::registry::slots::PAGE_BYTES;
 use crate::context::registry::state::{
     BoKey, BoRole, EventKey, EventKind, EventState, SignalKey, SignalState,
 };
-use crate::context::registry::{Event, Registry, Signal};
+use crate::context::registry::{Event, Registry, Signal, Table};
 use crate::context::signal::live::{SLOT_BYTES, SignalLive};
 use crate::context::signal::wait::wake_sleepers;
 
@@ -150,6 +150,15 @@ pub(crate) fn submitted<'s>(
 ) {
     if let Some(fault) = queue.fault() {
         completions.into_iter().for_each(|signal| break_completion(context, pass, fault, signal));
+    }
+}
+
+/// Breaks the signals of these handles that are not settled and have no fault yet.
+pub(crate) fn break_promises(signals: &Table<Signal>, handles: &[u64], fault: &Arc<QueueFault>) {
+    for signal in signals.iter().filter_map(|(_, signal)| signal.live.as_ref()) {
+        if handles.contains(&signal.handle()) && !signal.is_settled() && signal.fault().is_none() {
+            signal.break_with(fault);
+        }
     }
 }
 
