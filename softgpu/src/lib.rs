@@ -13,6 +13,7 @@ pub mod journal;
 pub mod misbehaviour;
 mod names;
 pub mod persist;
+mod reaper;
 pub mod server;
 pub mod sysfs;
 

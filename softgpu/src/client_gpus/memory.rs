@@ -16,11 +16,12 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use softgpu_waves::{Access, FirstTouch, Vm};
 
 use super::with_client;
 use crate::hardware::GpuMapping;
+use crate::reaper::{LARGE, unmap_soon};
 
 const PAGE: u64 = 4096;
 
@@ -50,10 +51,40 @@ struct Range {
 /// Ranges by first address; they never overlap.
 type Ranges = BTreeMap<u64, Range>;
 
+/// Large mappings that are on their way out, by address: nothing else can be mapped there before they are gone.
+#[derive(Debug, Default)]
+struct Leaving {
+    ranges: Mutex<BTreeMap<u64, u64>>,
+    gone: Condvar,
+}
+
+impl Leaving {
+    /// Unmaps a range behind the answer.
+    fn unmap(self: &Arc<Self>, va: u64, bytes: u64) {
+        self.ranges.lock().insert(va, bytes);
+        let leaving = Arc::clone(self);
+        unmap_soon(bytes, move || {
+            unmap_at(va, bytes);
+            leaving.ranges.lock().remove(&va);
+            leaving.gone.notify_all();
+        });
+    }
+
+    /// Waits until nothing of a range is on its way out.
+    fn wait(&self, va: u64, end: u64) {
+        let mut ranges = self.ranges.lock();
+        // The only one that can reach into it from before is the last one that begins there.
+        while ranges.range(..end).next_back().is_some_and(|(start, bytes)| start + bytes > va) {
+            self.gone.wait(&mut ranges);
+        }
+    }
+}
+
 /// The identity mappings of one client.
 #[derive(Debug, Default)]
 pub(super) struct HostMemory {
     ranges: Mutex<Ranges>,
+    leaving: Arc<Leaving>,
     /// Whether the client is this process.
     with_client: bool,
 }
@@ -61,7 +92,7 @@ pub(super) struct HostMemory {
 impl HostMemory {
     /// For a client in this process, whose own mappings and reservations are at the same addresses.
     pub(super) fn with_client() -> Self {
-        Self { ranges: Mutex::default(), with_client: true }
+        Self { ranges: Mutex::default(), leaving: Arc::default(), with_client: true }
     }
 
     /// Maps a buffer where its GPU address says, and lets the GPU of `vm` have `access` to it.
@@ -101,6 +132,8 @@ impl HostMemory {
         let piece = examine(mapping)?;
         let (va, end) = (mapping.va, mapping.va + mapping.bytes);
         let mut ranges = self.ranges.lock();
+        // Locked, so that nothing leaves from there meanwhile.
+        self.leaving.wait(va, end);
         let mut before =
             ranges.range(..end).rev().take_while(|(start, range)| **start + range.piece.bytes > va);
         if !before.all(|(start, range)| range.piece.agrees(*start, &piece, va)) {
@@ -193,6 +226,7 @@ impl HostMemory {
     fn unmap(&self, va: u64, bytes: u64) {
         match self.with_client {
             true => with_client::unmap(va, bytes),
+            false if bytes >= LARGE => self.leaving.unmap(va, bytes),
             false => unmap_at(va, bytes),
         }
     }
@@ -201,8 +235,13 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         for (va, range) in std::mem::take(self.ranges.get_mut()) {
-            self.unmap(va, range.piece.bytes);
+            match self.with_client {
+                true => with_client::unmap(va, range.piece.bytes),
+                // At once: another client's memory in this process may be at the same addresses next.
+                false => unmap_at(va, range.piece.bytes),
+            }
         }
+        self.leaving.wait(0, u64::MAX);
     }
 }
 
@@ -250,6 +289,8 @@ fn unmap_at(va: u64, bytes: u64) {
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
+    use queues::words::size;
+
     use super::*;
     use crate::hardware::PageAccess;
 
@@ -278,6 +319,20 @@ mod tests {
         assert_eq!(memory.acquire(&mapping(&fd, BASE, 4096, 4096)), Err(Errno::EINVAL), "still there");
         memory.release(BASE, 8192);
         memory.acquire(&mapping(&fd, BASE, 4096, 4096)).unwrap();
+    }
+
+    #[test]
+    fn address_of_a_large_mapping_that_is_given_back_later_can_be_taken_at_once() {
+        let memory = HostMemory::default();
+        let fd = memfd(LARGE, SealFlag::F_SEAL_SHRINK);
+        for at in [0, LARGE / 2, 0, LARGE - PAGE] {
+            let va = BASE + (1 << 33) + at;
+            memory.acquire(&mapping(&fd, va, LARGE, 0)).unwrap();
+            memory.release(va, LARGE);
+        }
+        drop(memory);
+        map_at(size(BASE + (1 << 33)), size(LARGE), fd.as_fd(), 0).unwrap();
+        unmap_at(BASE + (1 << 33), LARGE);
     }
 
     #[test]

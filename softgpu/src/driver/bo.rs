@@ -13,6 +13,7 @@ use super::PAGE;
 use super::ledger::{LedgerSlot, Resource};
 use super::memfd::{self, Identity};
 use crate::names;
+use crate::reaper::close_later;
 use kfd::sys::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,6 +130,15 @@ pub(super) struct Backing {
     /// GPU that owns it (VRAM) or allocated it.
     pub(super) gpu: usize,
     charge: Charge,
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if matches!(self.domain, Domain::Vram { .. } | Domain::Gtt) {
+            let (fd, runs) = (Arc::clone(&self.fd), std::mem::take(&mut self.runs));
+            close_later(self.bytes, move || drop((fd, runs)));
+        }
+    }
 }
 
 /// The part of `runs` that begins so many bytes after their start.
