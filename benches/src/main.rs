@@ -37,7 +37,7 @@ use self::figure::{Figure, Report, machine, table};
 use softgpu_waves::Level;
 
 /// TIMEOUT: how long one benchmark may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
@@ -46,8 +46,9 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-parent and checkpoint-pre-copy), criu, interpreter, preempt-check, isa (with isa-first), embed (with
-    /// embed-one-core and embed-kernels), clients and hsa; all without a name.
+    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-parent, checkpoint-pre-copy and
+    /// checkpoint-pre-copy-told), criu, interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core and
+    /// embed-kernels), clients and hsa; all without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
     #[arg(long, value_parser = level, value_name = "avx2|avx512")]
@@ -74,7 +75,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 25] = [
+const BENCHES: [(&str, Bench); 26] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -90,6 +91,7 @@ const BENCHES: [(&str, Bench); 25] = [
     ("checkpoint-engines", checkpoint::engines::run),
     ("checkpoint-parent", checkpoint::parent::run),
     ("checkpoint-pre-copy", checkpoint::pre_copy::run),
+    ("checkpoint-pre-copy-told", checkpoint::pre_copy::run_told),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
@@ -143,6 +145,9 @@ fn measure(
     if name == "preempt" && std::env::var_os(KERNEL).is_none() {
         // No released kernel restores the queues of the device that is measured.
         command.env(KERNEL, "fixed");
+    }
+    if name == "checkpoint-pre-copy-told" {
+        command.env(checkpoint::pre_copy::TELLS, "on");
     }
     if name == "hsa" {
         // What `stasis run` gives to the peer.

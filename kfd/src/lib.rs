@@ -13,6 +13,7 @@
 
 pub mod blob;
 pub mod errno;
+pub mod forks;
 pub mod ids;
 pub mod ioctl;
 pub mod linux;
@@ -21,6 +22,7 @@ pub mod sys;
 pub mod topology;
 pub mod transport;
 pub mod userfault;
+pub mod written;
 
 pub use ids::{EventId, GemHandle, GpuId, MemoryHandle, NodeId, QueueId};
 pub use ioctl::{IoctlError, Kfd, Render, VaAccess, VaRange, map_dmabuf};

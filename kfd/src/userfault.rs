@@ -16,9 +16,9 @@ const UFFD_API: u64 = 0xaa;
 const USER_MODE_ONLY: libc::c_int = 1;
 const FEATURES: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM;
 /// Since Linux 6.4: private pages that were never touched are protected, too.
-const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+pub(crate) const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
-const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+pub(crate) const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
@@ -72,14 +72,20 @@ pub struct WatchedPages {
 /// (before Linux 5.19) and for a range that is not mapped, or not of whole pages.
 pub fn watch(range: &Range<u64>) -> Result<OwnedFd, Errno> {
     let fd = open(FEATURES | FEATURE_WP_UNPOPULATED).or_else(|_| open(FEATURES))?;
-    let bytes = range.end.saturating_sub(range.start);
-    let mut register = Register { start: range.start, bytes, mode: REGISTER_MODE_WP, ioctls: 0 };
-    // SAFETY: the struct is the kernel's, readable and writable; registering changes no memory.
-    unsafe { command::register(fd.as_raw_fd(), &raw mut register) }?;
+    register(&fd, range)?;
     Ok(fd)
 }
 
-fn open(features: u64) -> Result<OwnedFd, Errno> {
+/// Has the stores to a range that is mapped be known to `fd`.
+pub(crate) fn register(fd: &OwnedFd, range: &Range<u64>) -> Result<(), Errno> {
+    let bytes = range.end.saturating_sub(range.start);
+    let mut register = Register { start: range.start, bytes, mode: REGISTER_MODE_WP, ioctls: 0 };
+    // SAFETY: the struct is the kernel's, readable and writable; registering changes no memory.
+    unsafe { command::register(fd.as_raw_fd(), &raw mut register) }.map(drop)
+}
+
+/// A descriptor with these features of this process's memory, for stores that are no system call's.
+pub(crate) fn open(features: u64) -> Result<OwnedFd, Errno> {
     let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
     // SAFETY: the call takes no pointer.
     let number = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
@@ -104,19 +110,7 @@ impl WatchedPages {
     /// # Errors
     /// ENOENT when the pages are no longer mapped, ESRCH when their process is gone.
     pub fn protect(&self, protected: bool) -> Result<(), Errno> {
-        let mode = if protected { WRITEPROTECT_MODE_WP } else { 0 };
-        let bytes = self.range.end.saturating_sub(self.range.start);
-        let mut argument = WriteProtect { start: self.range.start, bytes, mode };
-        loop {
-            // SAFETY: the struct is the kernel's, readable and writable; the protection is that of another process'
-            // pages, or of pages whose owner asked for it.
-            match unsafe { command::write_protect(self.fd.as_raw_fd(), &raw mut argument) } {
-                Ok(_) => return Ok(()),
-                // The other process is changing its mappings.
-                Err(Errno::EAGAIN | Errno::EINTR) => std::thread::yield_now(),
-                Err(errno) => return Err(errno),
-            }
-        }
+        protect(&self.fd, &self.range, protected)
     }
 
     /// Waits until a store waits for the protection to be lifted.
@@ -127,6 +121,23 @@ impl WatchedPages {
         let mut message = [0; MESSAGE_BYTES];
         let read = crate::linux::retry(|| nix::unistd::read(&self.fd, &mut message))?;
         if read == MESSAGE_BYTES && message[0] == EVENT_PAGEFAULT { Ok(()) } else { Err(Errno::EIO) }
+    }
+}
+
+/// Protects pages that `fd` knows against stores, or lets stores go on.
+pub(crate) fn protect(fd: &OwnedFd, range: &Range<u64>, protected: bool) -> Result<(), Errno> {
+    let mode = if protected { WRITEPROTECT_MODE_WP } else { 0 };
+    let bytes = range.end.saturating_sub(range.start);
+    let mut argument = WriteProtect { start: range.start, bytes, mode };
+    loop {
+        // SAFETY: the struct is the kernel's, readable and writable; the protection is that of another process'
+        // pages, or of pages whose owner asked for it.
+        match unsafe { command::write_protect(fd.as_raw_fd(), &raw mut argument) } {
+            Ok(_) => return Ok(()),
+            // The other process is changing its mappings.
+            Err(Errno::EAGAIN | Errno::EINTR) => std::thread::yield_now(),
+            Err(errno) => return Err(errno),
+        }
     }
 }
 

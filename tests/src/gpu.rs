@@ -83,6 +83,16 @@ pub fn imitate(kernel: &str) {
     }
 }
 
+/// Has the software device tell what its GPUs have written. As for [`imitate`].
+pub fn told_of_writes() {
+    isolate();
+    // SAFETY: as in `isolate`.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::env::set_var("SOFTGPU_WRITES", "on");
+    }
+}
+
 /// Has the software device imitate a kernel that restores queues of every chip. None that is released does so for
 /// gfx11, so a test that preempts a gfx1100 needs this; the suite's default is a released kernel.
 pub fn on_a_future_kernel() {

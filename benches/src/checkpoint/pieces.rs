@@ -2,7 +2,7 @@
 //! What the large buffer holds, made and looked at piece by piece, so that it is never in the process's own memory.
 
 use anyhow::{Result, ensure};
-use stasis::Buffer;
+use stasis::{Buffer, Runtime};
 
 const PIECE: usize = 16 << 20;
 
@@ -61,6 +61,17 @@ impl Pieces {
     /// Fills the n-th buffer, whose length is a multiple of a piece's, or less.
     pub fn write(self, n: u64, buffer: &Buffer) -> Result<()> {
         self.each(n, buffer.len(), |at, piece| Ok(buffer.upload(at, piece)?))
+    }
+
+    /// As [`Pieces::write`], by the device: the process has none of the buffer's pages in its page tables then, as of most memory that only
+    /// kernels use.
+    pub fn write_by_device(self, n: u64, runtime: &Runtime, buffer: &Buffer) -> Result<()> {
+        let staging = runtime.gtt().alloc(PIECE as u64)?;
+        self.each(n, buffer.len(), |at, piece| {
+            staging.upload(0, piece)?;
+            let to = buffer.span(at, piece.len() as u64);
+            Ok(runtime.copy(to, staging.span(0, piece.len() as u64), &[])?.wait(None)?)
+        })
     }
 
     /// Compares the n-th buffer with what [`Pieces::write`] wrote.

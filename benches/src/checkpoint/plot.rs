@@ -70,9 +70,9 @@ fn stops(lines: &Lines) -> Chart {
     }
 }
 
-/// Draws how long processes stood still by their memory as PNG and as SVG, and returns where.
-pub fn save_stops(lines: &Lines) -> Result<[PathBuf; 2]> {
-    draw("checkpoint-stops", &Figure::from(stops(lines)), STOPS)
+/// Draws how long processes stood still by their memory as PNG and as SVG of this name, and returns where.
+pub fn save_stops(name: &str, lines: &Lines) -> Result<[PathBuf; 2]> {
+    draw(name, &Figure::from(stops(lines)), STOPS)
 }
 
 #[cfg(test)]

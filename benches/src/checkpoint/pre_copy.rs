@@ -18,12 +18,16 @@ use crate::figure::{Report, median};
 use crate::gpu::Gpu;
 
 /// Bytes of all buffers.
-const SIZES: [u64; 2] = [256 << 20, 1 << 30];
+const SIZES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 /// Bytes that change all the time.
 const CHANGING: u64 = 16 << 20;
 const RUNS: usize = 3;
 /// How long fills are counted with nothing beside them.
 const ALONE: Duration = Duration::from_millis(500);
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
 
 /// Fills a buffer until it is told to stop; counts how often.
 fn fill(gpu: &Gpu, buffer: &Buffer, fills: &AtomicU64, stop: &AtomicBool) -> Result<()> {
@@ -90,26 +94,44 @@ fn slope(points: &[(u64, f64)]) -> f64 {
     (last.1 - first.1) / ((last.0 - first.0) as f64 / f64::from(1 << 30))
 }
 
-/// Measures.
+/// Measures on a device that tells nobody what its GPUs write, as hardware does.
 pub fn run(report: &Report) -> Result<()> {
+    measure_all(report, "checkpoint-stops")
+}
+
+/// The variable that has the software device tell what its GPUs write.
+pub const TELLS: &str = "SOFTGPU_WRITES";
+
+/// Measures on a device that tells ([`TELLS`]).
+pub fn run_told(report: &Report) -> Result<()> {
+    measure_all(report, "checkpoint-stops-told")
+}
+
+fn measure_all(report: &Report, figure: &str) -> Result<()> {
     let gpu = Gpu::open()?;
     let changing = gpu.agent.vram().alloc(CHANGING)?;
     let mut lines = Vec::new();
     for place in [Place::tmpfs()?, Place::disk()?] {
         let (mut stops, mut wholes) = (Vec::new(), Vec::new());
         for bytes in SIZES {
-            if !place.has_room_for(3 * bytes as usize)? {
+            if !place.has_room_for(2 * bytes as usize)? {
                 report.note(&format!("{}: no room for images, left out", place.path().display()));
                 continue;
             }
             let still = gpu.agent.vram().alloc(bytes - CHANGING)?;
-            Pieces::Random.write(0, &still)?;
+            Pieces::Random.write_by_device(0, &gpu.runtime, &still)?;
             let found = measure(&gpu, &place, &changing)?;
             let case = format!("{} MiB, 16 of them change all the time, {}", bytes >> 20, place.name);
             let whole = ("whole_checkpoint", found.whole_ms);
             report.versus(&case, "stop_after_pre_copy", found.stop_ms, "ms", whole);
             report.plain(&case, "stop_after_pre_copy_hash_and_write", found.report.write_ms, "ms");
             report.plain(&case, "stop_after_pre_copy_close", found.report.close_ms, "ms");
+            report.plain(
+                &case,
+                "stop_after_pre_copy_read",
+                mebibytes(found.report.content_bytes - found.report.unread_bytes),
+                "MiB",
+            );
             report.plain(&case, "pre_copy", found.copy_ms, "ms");
             report.versus(&case, "fills_while_copied", found.rate, "1", ("fills_alone", 1.0));
             stops.push((bytes, found.stop_ms));
@@ -120,7 +142,7 @@ pub fn run(report: &Report) -> Result<()> {
         lines.push((format!("after a pre-copy, {}", place.name), stops));
         lines.push((format!("whole, {}", place.name), wholes));
     }
-    for path in plot::save_stops(&lines)? {
+    for path in plot::save_stops(figure, &lines)? {
         report.note(&format!("figure: {}", path.display()));
     }
     Ok(())

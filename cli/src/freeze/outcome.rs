@@ -56,6 +56,7 @@ pub(super) fn sum(reports: &[CheckpointReport]) -> CheckpointReport {
         content_bytes: sum.content_bytes + report.content_bytes,
         stored_bytes: sum.stored_bytes + report.stored_bytes,
         unchanged_bytes: sum.unchanged_bytes + report.unchanged_bytes,
+        unread_bytes: sum.unread_bytes + report.unread_bytes,
         image_bytes: sum.image_bytes + report.image_bytes,
         engine_bytes: sum.engine_bytes + report.engine_bytes,
         // It is for the manifest only.

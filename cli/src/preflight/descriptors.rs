@@ -96,7 +96,7 @@ fn anonymous(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Fi
         let why = "CRIU finds watched files by handle, which takes CAP_DAC_READ_SEARCH";
         return Some(refused.why(why).remedy("give stasis this capability, or close the inotify"));
     }
-    if ANONYMOUS.contains(&kind) {
+    if ANONYMOUS.contains(&kind) || (kind == "[userfaultfd]" && process.is_ours() && tells_of_stores(fd)) {
         return None;
     }
     let (why, remedy) = match kind {
@@ -114,6 +114,14 @@ fn anonymous(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Fi
         _ => ("CRIU does not know this kind of file", "close it before the checkpoint"),
     };
     Some(refused.why(why).remedy(remedy))
+}
+
+/// Whether a userfaultfd is one by which a runtime hears of stores (UFFD_FEATURE_WP_ASYNC): a checkpoint closes it. One of the program's
+/// own is found when the device is closed.
+fn tells_of_stores(fd: &Descriptor) -> bool {
+    const WP_ASYNC: u64 = 1 << 15;
+    let features = fd.field("API").and_then(|api| u64::from_str_radix(api.split(':').nth(1)?, 16).ok());
+    features.is_some_and(|features| features & WP_ASYNC != 0)
 }
 
 /// A pidfd: of a process of the tree, or of one that has ended (`Pid: -1`).

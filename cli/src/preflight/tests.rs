@@ -99,6 +99,19 @@ fn known_anonymous_inodes_pass_and_others_are_named() {
 }
 
 #[test]
+fn userfaultfd_passes_where_a_runtime_hears_of_stores_by_it() {
+    let watch = |api: &str| fd(5, "anon_inode:[userfaultfd]", 0o600, &format!("pending:\t0\nAPI:\t{api}\n"));
+    let (tells, waits) = ("aa:8000b000:80000000000001ff", "aa:80003000:1ff");
+    let judged_in = |is_ours: bool, api: &str| {
+        let mut made_up = process(i32::MAX);
+        made_up.runtime = is_ours.then(|| Runtime::Silent("for the test".into()));
+        made_up.fds = Ok(vec![watch(api)]);
+        judged(&[made_up], &DumpFlags::default(), &root_user(), descriptors::judge).len()
+    };
+    assert_eq!((judged_in(true, tells), judged_in(true, waits), judged_in(false, tells)), (0, 1, 1));
+}
+
+#[test]
 fn pidfds_pass_inside_the_tree_and_of_the_dead() {
     let pidfd =
         |pid: &str| fd(5, "anon_inode:[pidfd]", 0o600, &format!("flags:\t02\nPid:\t{pid}\nNSpid:\t{pid}\n"));

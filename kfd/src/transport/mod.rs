@@ -34,6 +34,7 @@ pub use self::soft::StartError;
 pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError, default_devices};
 use crate::ids::GpuId;
 use crate::topology::SysfsSource;
+use crate::written::Units;
 
 /// The path of KFD's character device.
 pub const KFD_PATH: &str = "/dev/kfd";
@@ -63,6 +64,14 @@ pub trait Transport: Send + Sync + Debug {
     fn aperture_read_cost(&self, gpu: GpuId) -> u64 {
         let _ = gpu;
         0
+    }
+
+    /// Which units of `unit` bytes of these ranges, addresses and bytes, ascending, GPUs have written since this was last asked; it begins anew.
+    /// Of a range that was not asked of then, all count as written. `None` for hardware, which nobody sees write; for a software device that was not
+    /// told to look (`SOFTGPU_WRITES=on`), or has no answer: then, too, all is written, the next time as well.
+    fn written(&self, ranges: &[(u64, u64)], unit: u64) -> Option<Vec<Units>> {
+        let _ = (ranges, unit);
+        None
     }
 
     /// Opens [`KFD_PATH`] or a render node, close-on-exec.

@@ -25,9 +25,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::linux::{self, Message};
+use crate::written::Units;
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Most bytes of an encoded message. Both sides raise their socket buffers to this size.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -51,6 +52,12 @@ pub const MAX_INLINE_BYTES: usize = 320 << 10;
 /// Most bytes of client memory in a memfd that is sent with a message: 64 MiB, the private blob of a checkpoint of more
 /// than 240 000 buffers.
 pub const MAX_SHARED_BYTES: u64 = 64 << 20;
+
+/// Most ranges of [`Request::Written`].
+pub const MAX_RANGES: usize = 16 << 10;
+
+/// Most units of all ranges of [`Request::Written`]: those of a terabyte, each of 2 MiB.
+pub const MAX_UNITS: u64 = 1 << 19;
 
 /// What the name of the memfd begins with that is an open file's token ([`Request::Open`]).
 pub const TOKEN_NAME: &str = "softgpu:file";
@@ -132,6 +139,14 @@ pub enum Request {
     /// Says that the client no longer has some lent pages mapped; answered by [`Reply::PagesAreGone`]. The device takes
     /// them out of the GPUs' page tables before it answers.
     PagesGone(LostPages),
+    /// Asks which memory the GPUs have written since the last such question; answered by [`Reply::Written`].
+    Written {
+        /// Addresses at which GPUs may have memory mapped, and bytes: of whole pages, ascending, without overlap, at most [`MAX_RANGES`]. Of one
+        /// that was not in the last question all counts as written.
+        ranges: Vec<(u64, u64)>,
+        /// Bytes of a unit of the answer, a multiple of a page.
+        unit: u64,
+    },
     /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
@@ -269,6 +284,8 @@ pub enum Reply {
     ExpectsStores,
     /// To [`Request::PagesGone`].
     PagesAreGone,
+    /// To [`Request::Written`]: the units of each range; none by a device that does not look.
+    Written(Option<Vec<Units>>),
     /// To [`Request::ReadSysfs`]: the text or an errno.
     Sysfs(Result<String, i32>),
     /// To [`Request::ReadTopology`].

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use stasis_protocol::{Activity, State, StateMachine};
 
 use super::keeper::KeeperError;
+use super::known::KnownContents;
 use super::report::RestoreReport;
 use super::snapshot::Snapshot;
 use crate::context::{Context, Layer};
@@ -23,6 +24,8 @@ pub(crate) struct CheckpointMachine {
     copy_of: Mutex<Option<String>>,
     /// An unlock failed half way: queues may run although the state is LOCKED.
     undrained: AtomicBool,
+    /// What the buffers are known to hold.
+    pub(super) known: KnownContents,
 }
 
 impl Layer for CheckpointMachine {

@@ -25,6 +25,7 @@ pub(crate) mod in_place;
 mod inbox;
 mod info;
 mod keeper;
+mod known;
 mod machine;
 mod message;
 mod options;

@@ -3,7 +3,7 @@
 //! changed since.
 //!
 //! Nothing of this counts: chunks are found by the hashes of what was written, and the checkpoint hashes every byte of the process
-//! when it stands still.
+//! when it stands still, unless nobody has written it since ([`super::known`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use super::machine::CheckpointMachine;
 use super::options::DEFAULT_DEADLINE;
 use super::tear_down::image_writer;
 use crate::context::Context;
+use crate::context::device::Device;
 use crate::context::error::explain;
 use crate::image::{IMAGE_FILE, WriteStats, is_earlier_name};
 
@@ -103,7 +104,7 @@ fn copy(
         tracing::debug!(target: "checkpoint", %error, "copies are made at the threads' usual priority");
     }
     let mut report = PreCopyReport { left_bytes: running.left_bytes, ..PreCopyReport::default() };
-    let copied = rounds(context, &running, directory, options, limit, &mut report);
+    let copied = rounds(context, &running, on, directory, options, limit, &mut report);
     let ended = running.end(on);
     if let Err(error) = copied.and(ended) {
         if !report.rounds.is_empty() {
@@ -118,17 +119,24 @@ fn copy(
 fn rounds(
     context: &Context,
     running: &Running<'_>,
+    on: &Device,
     directory: &Path,
     options: &PreCopyOptions,
     limit: &Limit,
     report: &mut PreCopyReport,
 ) -> Result<(), CheckpointError> {
+    let machine = CheckpointMachine::of(context);
+    let known = &machine.known;
     let extents = running.extents();
     for round in 1..=options.rounds.max(1) {
         let copy = || -> Result<WriteStats, CheckpointError> {
             let before = if round == 1 { options.parent.as_deref() } else { Some(directory) };
-            let mut writer = image_writer(directory, before, context.agents.len())?;
+            // Before anything is read.
+            running.use_views(known.look(&context.registry.lock(), on));
+            let writer = image_writer(directory, before, context.agents.len())?;
+            let mut writer = writer.knowing(known.of(running.objects()));
             writer.write_contents(&extents, limit)?;
+            known.learn(running.objects(), writer.written(&extents));
             Ok(writer.finish(&Metadata { pre_copied: true })?.stats)
         };
         let stats = match copy() {

@@ -22,6 +22,9 @@ pub struct CheckpointReport {
     /// Bytes that the parent has, which were not stored again. Older agents tell 0.
     #[serde(default)]
     pub unchanged_bytes: u64,
+    /// Bytes of the buffers that were not read, since nobody has written them since they were known.
+    #[serde(default)]
+    pub unread_bytes: u64,
     /// Length of the image files.
     pub image_bytes: u64,
     /// Buffers' bytes that copy engines moved: those that the CPU does not see, or reads slowly. Older agents tell 0.
@@ -37,6 +40,7 @@ impl CheckpointReport {
         self.content_bytes += stats.content_bytes;
         self.stored_bytes += stats.stored_bytes;
         self.unchanged_bytes += stats.unchanged_bytes;
+        self.unread_bytes += stats.unread_bytes;
         self.image_bytes += stats.file_bytes;
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CHECKPOINTED → LOCKED, step by step: image, admission, device, objects, bytes; and the way back down when one fails.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use stasis_protocol::{Activity, Limit};
 
 use super::admit::{AgentIdentity, admit};
 use super::calls::{disconnect, milliseconds};
-use super::contents::{self, Movers};
+use super::contents::{self, Contents as ObjectBytes, Movers};
 use super::error::{CheckpointError, device, system};
 use super::keeper::{Held, KeeperError, Kept};
 use super::machine::CheckpointMachine;
@@ -31,7 +32,8 @@ use crate::context::error::{DeviceError, OpenError, explain};
 use crate::context::handover::try_put_device;
 use crate::context::memory::window;
 use crate::context::queue::code_caches::settle;
-use crate::image::{EarlierFile, IMAGE_FILE, Image};
+use crate::context::registry::Registry;
+use crate::image::{EarlierFile, IMAGE_FILE, Image, ImageError};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{self, RestoreParticipant};
 use crate::vmem;
@@ -342,6 +344,7 @@ fn rebuild_drained(
     ended?;
     registry.bos.iter_mut().try_for_each(|(_, bo)| on.show(bo)).map_err(device("to show a buffer again"))?;
     context.guard.forget_hidden(&mut registry);
+    know_filled(context, &registry, on, &keys, from)?;
     on.make_svm(&mut registry.svm).map_err(device("to give agents access to shared memory again"))?;
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
@@ -350,6 +353,27 @@ fn rebuild_drained(
     rebuild::queues(&mut registry, on, closed)?;
     report.rebuild_ms += milliseconds(started);
     Ok(participant)
+}
+
+/// Nobody has written to the buffers since they were filled: what they hold is what the image says.
+fn know_filled(
+    context: &Context,
+    registry: &Registry,
+    on: &Device,
+    filled: &ObjectBytes,
+    from: &Source<'_>,
+) -> Result<(), CheckpointError> {
+    let machine = CheckpointMachine::of(context);
+    if !machine.known.look(registry, on) {
+        return Ok(());
+    }
+    let bytes: BTreeMap<String, u64> = filled.iter().map(|(key, bytes)| (key.to_string(), *bytes)).collect();
+    // An extent of somebody else has no chunk that anybody asks for.
+    let extents = from.names.iter().map(|name| bytes.get(name).copied().unwrap_or(0));
+    let mut chunks: BTreeMap<&String, _> = from.names.iter().zip(from.image.known(extents)).collect();
+    let chunks = filled.iter().map(|(key, _)| chunks.remove(&key.to_string()).unwrap_or_default());
+    machine.known.learn(filled.iter().copied(), chunks.collect::<Vec<_>>());
+    Ok(contents::let_go(registry, filled, from.limit).map_err(ImageError::Stopped)?)
 }
 
 /// Goes back to what is in the driver: this process's own, or a copy's that was just put there.

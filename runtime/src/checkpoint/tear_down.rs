@@ -193,6 +193,8 @@ pub(super) fn tear_down(
     });
     drain::save_indices(&mut context.registry.lock());
     let (destroyed, renders, transport) = release_device(context, device, closed, preempted);
+    // Of memory that is mapped no longer: the kernel would go through all of it.
+    CheckpointMachine::of(context).known.forget();
     drop(renders);
     let replaced = replace_with_placeholders().map_err(system("replace DMABufs by placeholders"));
     match Keepers::hold(&held) {
@@ -275,7 +277,9 @@ fn write_image(
         Mode::Preempt => preempt::contents(&registry, on, limit)?,
         Mode::Drain => contents::saved_buffers(&registry),
     };
-    let mut writer = into.writer(context.agents.len())?;
+    let machine = CheckpointMachine::of(context);
+    machine.known.look(&registry, on);
+    let mut writer = into.writer(context.agents.len())?.knowing(machine.known.of(contents.iter().copied()));
     let mut names: Vec<String> = contents.iter().map(|(key, _)| key.to_string()).collect();
     let movers =
         Movers::new(context, closed, &mut registry, on, &contents, |agent| !lost.contains(&agent), limit)?;
@@ -285,6 +289,9 @@ fn write_image(
         extents.push(extent);
     }
     let written = writer.write_contents(&extents, limit);
+    if written.is_ok() {
+        machine.known.learn(contents.iter().copied(), writer.written(&extents));
+    }
     drop(extents);
     report.engine_bytes += movers.engine_bytes(&registry, &contents);
     let ended = movers.end(&mut registry, on);

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use kfd::{Topology, Transport};
+use kfd::{Topology, Transport, forks};
 use parking_lot::Mutex;
 use stasis_protocol::gate::{Gate, GatedCell};
 
@@ -33,6 +33,7 @@ use super::registry::{Event, Registry};
 /// # Errors
 /// [`OpenError`].
 pub fn open(transport: Arc<dyn Transport>, list: Option<&str>) -> Result<Arc<Context>, OpenError> {
+    forks::notice();
     let transport_name = transport.name().to_owned();
     let topology = Topology::read(transport.sysfs())
         .map_err(|source| OpenError::Topology { transport: transport_name.clone(), source })?;

@@ -23,6 +23,7 @@ use super::format::{
     CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, EarlierFile, ImageError, Section, SectionKind, encode_front,
 };
 use super::host::{HostRange, Mapping};
+use super::known::{KnownChunk, known_chunks};
 use super::parent::{Linked, Parent};
 use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, copy_and_hash, for_each};
 use super::{CHUNK_BYTES, Extent, Image};
@@ -43,6 +44,8 @@ pub struct WriteStats {
     pub stored_bytes: u64,
     /// Bytes of them that are in files of the parent, which has the same.
     pub unchanged_bytes: u64,
+    /// Bytes of all extents that were not read, since they were known ([`ImageWriter::knowing`]).
+    pub unread_bytes: u64,
     /// Length of the file.
     pub file_bytes: u64,
 }
@@ -93,6 +96,8 @@ pub struct ImageWriter {
     end: u64,
     content_bytes: u64,
     parent: Option<Parent>,
+    known: Vec<Vec<KnownChunk>>,
+    unread_bytes: AtomicU64,
 }
 
 /// A part of an extent that becomes at most one chunk.
@@ -176,9 +181,24 @@ impl ImageWriter {
                 end: CONTENTS_OFFSET,
                 content_bytes: 0,
                 parent: None,
+                known: Vec::new(),
+                unread_bytes: AtomicU64::new(0),
             }),
             Err(source) => Err(ImageError::Io { act, path: place.label().into(), source }),
         }
+    }
+
+    /// Says what the chunks of each extent are known to be; what is missing is not known. What is all zeros, or has a hash that the parent has,
+    /// is not read.
+    #[must_use]
+    pub fn knowing(self, known: Vec<Vec<KnownChunk>>) -> Self {
+        Self { known, ..self }
+    }
+
+    /// What the chunks of so many extents, in their order, were when they were written.
+    #[must_use]
+    pub fn written(&self, extents: &[Extent<'_>]) -> Vec<Vec<KnownChunk>> {
+        known_chunks(&self.chunks, extents.iter().map(Extent::bytes))
     }
 
     /// Writes the extents' bytes; the n-th becomes extent n. All-zero chunks cost nothing.
@@ -193,6 +213,8 @@ impl ImageWriter {
             extents,
             bulk: &self.bulk,
             parent: self.parent.as_ref(),
+            known: &self.known,
+            unread_bytes: &self.unread_bytes,
             mapping: self.mapping(most)?,
             end: AtomicU64::new(self.end),
             most,
@@ -318,8 +340,13 @@ impl ImageWriter {
         let earlier = linked.keep();
         let bytes =
             |is_own: bool| self.chunks.iter().filter(|c| (c.file == 0) == is_own).map(|c| c.length).sum();
-        let (content_bytes, stored_bytes, unchanged_bytes) = (self.content_bytes, bytes(true), bytes(false));
-        let stats = WriteStats { content_bytes, stored_bytes, unchanged_bytes, file_bytes };
+        let stats = WriteStats {
+            content_bytes: self.content_bytes,
+            stored_bytes: bytes(true),
+            unchanged_bytes: bytes(false),
+            unread_bytes: self.unread_bytes.load(Ordering::Relaxed),
+            file_bytes,
+        };
         Ok(Finished { stats, file: self.bulk.into_file(), earlier })
     }
 
@@ -402,6 +429,9 @@ struct Sink<'a> {
     extents: &'a [Extent<'a>],
     bulk: &'a Bulk,
     parent: Option<&'a Parent>,
+    /// What the chunks of each extent are known to be.
+    known: &'a [Vec<KnownChunk>],
+    unread_bytes: &'a AtomicU64,
     mapping: Option<Mapping>,
     /// Where the next chunk goes without a mapping.
     end: AtomicU64,
@@ -413,6 +443,42 @@ struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     fn write(&self, run: &[Part], buffer: &mut ChunkBuffer) -> Result<Vec<Chunk>, Failure> {
+        let (run, mut known) = self.known_parts(run);
+        if !run.is_empty() {
+            known.extend(self.read_and_write(&run, buffer)?);
+        }
+        Ok(known)
+    }
+
+    /// The parts that have to be read, and the chunks of those that need not.
+    fn known_parts(&self, run: &[Part]) -> (Vec<Part>, Vec<Chunk>) {
+        let (mut unknown, mut chunks) = (Vec::with_capacity(run.len()), Vec::new());
+        for &part in run {
+            let Part { extent, offset, length } = part;
+            let known =
+                self.known.get(extent as usize).and_then(|known| known.get(size(offset / CHUNK_BYTES)));
+            let kept = match known {
+                Some(KnownChunk::Zero) => Some(None),
+                Some(KnownChunk::Hash(hash)) => {
+                    let place = self.parent.and_then(|parent| parent.take(hash, length));
+                    place.map(|(file, file_offset)| {
+                        Some(Chunk { extent, offset, length, file, file_offset, hash: *hash })
+                    })
+                }
+                Some(KnownChunk::Unknown) | None => None,
+            };
+            match kept {
+                Some(chunk) => {
+                    chunks.extend(chunk);
+                    self.unread_bytes.fetch_add(length, Ordering::Relaxed);
+                }
+                None => unknown.push(part),
+            }
+        }
+        (unknown, chunks)
+    }
+
+    fn read_and_write(&self, run: &[Part], buffer: &mut ChunkBuffer) -> Result<Vec<Chunk>, Failure> {
         let (parts, _held) = self.readable(run)?;
         let is_stored = |(part, range): &Readable<'_>| !range.is_zero(0, part.length);
         let stored: Vec<Readable<'_>> = parts.into_iter().filter(is_stored).collect();

@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use kfd::written::Units;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -20,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use softgpu_waves::{Access, FirstTouch, Vm};
 
 use super::with_client;
+use super::written::WrittenRanges;
 use crate::hardware::GpuMapping;
 use crate::reaper::{LARGE, unmap_soon};
 
@@ -84,6 +86,8 @@ impl Leaving {
 #[derive(Debug, Default)]
 pub(super) struct HostMemory {
     ranges: Mutex<Ranges>,
+    /// Locked after `ranges`.
+    written: Mutex<WrittenRanges>,
     leaving: Arc<Leaving>,
     /// Whether the client is this process.
     with_client: bool,
@@ -92,7 +96,12 @@ pub(super) struct HostMemory {
 impl HostMemory {
     /// For a client in this process, whose own mappings and reservations are at the same addresses.
     pub(super) fn with_client() -> Self {
-        Self { ranges: Mutex::default(), leaving: Arc::default(), with_client: true }
+        Self {
+            ranges: Mutex::default(),
+            written: Mutex::default(),
+            leaving: Arc::default(),
+            with_client: true,
+        }
     }
 
     /// Maps a buffer where its GPU address says, and lets the GPU of `vm` have `access` to it.
@@ -206,6 +215,13 @@ fn gaps(ranges: &Ranges, va: u64, end: u64) -> Vec<(u64, u64)> {
     found
 }
 
+/// What of `va..end` is mapped.
+fn mapped_parts(ranges: &Ranges, va: u64, end: u64) -> Vec<std::ops::Range<u64>> {
+    let before = ranges.range(..va).next_back().filter(|(start, range)| **start + range.piece.bytes > va);
+    let inside = before.into_iter().chain(ranges.range(va..end));
+    inside.map(|(start, range)| (*start).max(va)..(start + range.piece.bytes).min(end)).collect()
+}
+
 impl HostMemory {
     /// Maps the part of a buffer that belongs at `start`.
     fn map_gap(&self, start: u64, bytes: u64, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
@@ -223,7 +239,17 @@ impl HostMemory {
         })
     }
 
+    /// Which units of ranges were written since this was last asked ([`super::ClientGpus::written`]).
+    pub(super) fn written(&self, ranges: &[(u64, u64)], unit: u64) -> Result<Vec<Units>, Errno> {
+        if self.with_client {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mapped = self.ranges.lock();
+        self.written.lock().take(ranges, unit, |va, end| mapped_parts(&mapped, va, end))
+    }
+
     fn unmap(&self, va: u64, bytes: u64) {
+        self.written.lock().unmapped(va, bytes);
         match self.with_client {
             true => with_client::unmap(va, bytes),
             false if bytes >= LARGE => self.leaving.unmap(va, bytes),

@@ -37,12 +37,14 @@ mod signal;
 #[cfg(test)]
 pub(crate) mod tests;
 mod with_client;
+mod written;
 mod xccs;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use kfd::userfault::WatchedPages;
+use kfd::written::Units;
 use nix::errno::Errno;
 use queues::sdma::Generation;
 use softgpu_waves::{Access, AccessKind, Level, Store, TrapHandler, Vm, Workers};
@@ -158,6 +160,16 @@ impl ClientGpus {
     /// What the client had done so far.
     pub fn summary(&self) -> Summary {
         self.journal.summary(self.workers.counts())
+    }
+
+    /// Which units of `unit` bytes of these ranges of the client's addresses, and bytes, the GPUs have written since this was last
+    /// asked (`kfd::transport::wire::Request::Written`).
+    ///
+    /// # Errors
+    /// `EINVAL` for ranges that are not of whole pages, too many, or in too many units; `EOPNOTSUPP` when the client is this process; the
+    /// errno of a kernel that cannot tell. All counts as written then, also the next time.
+    pub(crate) fn written(&self, ranges: &[(u64, u64)], unit: u64) -> Result<Vec<Units>, Errno> {
+        self.memory.written(ranges, unit)
     }
 
     fn runlist(&self, gpu: usize) -> Result<&Runlist, Errno> {

@@ -340,6 +340,7 @@ impl Host {
                     Err(errno) => error(errno, "doorbells"),
                 }
             }
+            Request::Written { ranges, unit } => self.written(&ranges, unit),
             Request::PagesGone(lost) => {
                 let done = match lost {
                     LostPages::Object { handle } => self.process.pages_gone(handle),
@@ -352,6 +353,17 @@ impl Host {
             }
             // The descriptor's own mode says what may be mapped how.
             Request::Mmap { file, length, offset, prot: _ } => self.mmap(file, length, offset),
+        }
+    }
+
+    /// What the GPUs have written, if clients are to be told.
+    fn written(&self, ranges: &[(u64, u64)], unit: u64) -> Answer {
+        if !settings::writes() {
+            return Reply::Written(None).into();
+        }
+        match self.gpus.written(ranges, unit) {
+            Ok(units) => Reply::Written(Some(units)).into(),
+            Err(errno) => error(errno, "written memory"),
         }
     }
 

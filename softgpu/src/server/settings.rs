@@ -17,6 +17,8 @@ use crate::misbehaviour::{self, Misbehaviour};
 const ERRATA: &str = "SOFTGPU_ERRATA";
 /// Whether the kernel was built with HSA_AMD_SVM, so that its SVM ioctl works.
 const SVM: &str = "SOFTGPU_SVM";
+/// Whether clients are told which memory GPUs have written, which no hardware tells.
+const WRITES: &str = "SOFTGPU_WRITES";
 
 /// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -37,7 +39,7 @@ struct Setting {
     means: fn(&str) -> bool,
 }
 
-const KNOWN: [Setting; 10] = [
+const KNOWN: [Setting; 11] = [
     Setting {
         name: "SOFTGPU_ENGINE",
         accepted: "interp, jit or auto (the default)",
@@ -67,6 +69,11 @@ const KNOWN: [Setting; 10] = [
         means: |value| matches!(value, "on" | "off"),
     },
     Setting { name: SVM, accepted: "on, or off (the default)", means: |value| matches!(value, "on" | "off") },
+    Setting {
+        name: WRITES,
+        accepted: "on, or off (the default)",
+        means: |value| matches!(value, "on" | "off"),
+    },
     Setting {
         name: "SOFTGPU_STATS",
         accepted: "the name of a file, from the root on: softgpud has no other directory",
@@ -115,6 +122,11 @@ pub(super) fn svm() -> bool {
     std::env::var_os(SVM).is_some_and(|value| value == "on")
 }
 
+/// Whether clients are told which memory GPUs have written.
+pub(super) fn writes() -> bool {
+    std::env::var_os(WRITES).is_some_and(|value| value == "on")
+}
+
 fn judge(setting: &Setting, value: &OsStr) -> Result<(), SettingError> {
     let Setting { name, accepted, means } = *setting;
     if value.is_empty() || value.to_str().is_some_and(means) {
@@ -152,6 +164,7 @@ mod tests {
             ("SOFTGPU_ERRATA", "off"),
             ("SOFTGPU_SVM", "on"),
             ("SOFTGPU_SVM", "off"),
+            ("SOFTGPU_WRITES", "on"),
             ("SOFTGPU_STATS", "/tmp/stats"),
             ("SOFTGPU_TRACE", "/tmp/a:b:12"),
             ("SOFTGPU_JIT_DUMP", "/"),
@@ -171,6 +184,7 @@ mod tests {
             ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 (the default) or fixed"),
             ("SOFTGPU_ERRATA", "no", "on (the default) or off"),
             ("SOFTGPU_SVM", "1", "on, or off (the default)"),
+            ("SOFTGPU_WRITES", "yes", "on, or off (the default)"),
             ("SOFTGPU_STATS", "stats", "from the root on"),
             ("SOFTGPU_TRACE", "/tmp/a:0", "FILE:INSTRUCTIONS"),
             ("SOFTGPU_TRACE", "/tmp/a", "FILE:INSTRUCTIONS"),

@@ -119,6 +119,15 @@ fn ioctls_with_nonsense_around_them_are_refused() {
 }
 
 #[test]
+fn nobody_is_told_what_was_written_without_the_switch() {
+    let server = Server::start();
+    let socket = greeted(&server);
+    for (ranges, unit) in [(vec![(4096, 4096)], 4096), (vec![(1, 1)], 0), (vec![(0, u64::MAX); 1000], 4096)] {
+        assert_eq!(exchange(&socket, &Request::Written { ranges, unit }).unwrap(), Reply::Written(None));
+    }
+}
+
+#[test]
 fn pages_that_were_never_lent_can_be_gone() {
     let server = Server::start();
     let client = Client::connect(&server.socket);

@@ -204,6 +204,8 @@ fn changes_nothing(request: &Request) -> bool {
         Request::Hello { .. }
         | Request::Mmap { .. }
         | Request::PagesGone(_)
+        // Whoever has no answer takes all for written, also the next time.
+        | Request::Written { .. }
         | Request::ReadSysfs { .. }
         | Request::ReadTopology { .. } => true,
     }

@@ -45,6 +45,7 @@ use super::wire::{APERTURE_FILE, ENGINE_FILE, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::errno;
 use crate::topology::{MemorySource, SysfsSource};
+use crate::written::Units;
 
 /// The transport of the software device.
 #[derive(Debug)]
@@ -157,6 +158,16 @@ impl Transport for SoftTransport {
         let pairs = text.lines().filter_map(|line| line.split_once(' '));
         let cost = pairs.filter(|(id, _)| id.parse() == Ok(gpu.0)).find_map(|(_, cost)| cost.parse().ok());
         cost.unwrap_or(0)
+    }
+
+    fn written(&self, ranges: &[(u64, u64)], unit: u64) -> Option<Vec<Units>> {
+        let session = self.sessions.current()?;
+        let _inside = session.enter();
+        let request = Request::Written { ranges: ranges.to_vec(), unit };
+        match session.exchange(&request, &[]) {
+            Ok((Reply::Written(Some(units)), _)) if units.len() == ranges.len() => Some(units),
+            _ => None,
+        }
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -20,20 +20,21 @@ use nix::unistd::{
 };
 
 use super::address::Address;
-use crate::linux;
+use crate::{forks, linux};
 
 /// The environment variable that names the softgpud to start.
 pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
 
 /// The environment variables that softgpud reads. softgpud checks their values; the process that starts softgpud warns
 /// of similar names that are not in this list.
-pub const SETTINGS: [&str; 10] = [
+pub const SETTINGS: [&str; 11] = [
     "SOFTGPU_ENGINE",
     "SOFTGPU_CPU",
     "SOFTGPU_CACHE",
     "SOFTGPU_KERNEL",
     "SOFTGPU_ERRATA",
     "SOFTGPU_SVM",
+    "SOFTGPU_WRITES",
     "SOFTGPU_STATS",
     "SOFTGPU_TRACE",
     "SOFTGPU_JIT_DUMP",
@@ -195,7 +196,7 @@ impl<'a> Launch<'a> {
         unsafe { command.pre_exec(prepare) };
         // The spawned process is the intermediate one, which exits at once. spawn returns when its child has executed
         // softgpud.
-        let mut intermediate = command.spawn().map_err(execute_error)?;
+        let mut intermediate = forks::own(|| command.spawn()).map_err(execute_error)?;
         match intermediate.wait() {
             // ECHILD: another thread reaped it, or the process ignores SIGCHLD.
             Err(error) if error.raw_os_error() != Some(libc::ECHILD) => Err(execute_error(error)),

@@ -11,11 +11,16 @@
 mod aperture;
 mod engine;
 mod running;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 
-use stasis_protocol::Limit;
+use nix::sys::mman::{MmapAdvise, madvise};
+use queues::words::size;
 use stasis_protocol::gate::Closed;
+use stasis_protocol::{Limit, Stopped};
 
 use self::engine::AgentEngine;
 pub(super) use self::running::Running;
@@ -25,7 +30,7 @@ use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
-use crate::image::{AgentRange, Extent, HostRange, most_workers};
+use crate::image::{AgentRange, CHUNK_BYTES, Extent, HostRange, for_each, most_workers};
 
 /// Buffer objects, and the bytes from the start of each that are moved, in the order of the image's extents.
 pub(super) type Contents = Vec<(BoKey, u64)>;
@@ -41,6 +46,28 @@ pub(super) fn saved_buffers(registry: &Registry) -> Contents {
     };
     let saved = registry.bos.iter().filter(|(key, bo)| is_saved(*key, &bo.state));
     saved.map(|(key, bo)| (key, bo.state.bytes)).collect()
+}
+
+/// Takes the pages of objects out of the process's page tables, which a fill has put there: a process that closes its device waits for as
+/// long as it has many.
+pub(super) fn let_go(registry: &Registry, contents: &Contents, limit: &Limit) -> Result<(), Stopped> {
+    let mapped = contents.iter().filter_map(|(key, bytes)| {
+        let bo = registry.bos.get(*key).filter(|bo| bo.state.cpu_mapped)?;
+        Some(bo.cpu_va()..bo.cpu_va() + bytes)
+    });
+    let step = size(CHUNK_BYTES);
+    let pieces: Vec<Range<u64>> = mapped
+        .flat_map(|range| range.clone().step_by(step).map(move |at| at..range.end.min(at + CHUNK_BYTES)))
+        .collect();
+    for_each(pieces.len(), 1, limit, |n, _| {
+        let Range { start, end } = pieces[n];
+        if let Some(at) = NonNull::new(with_exposed_provenance_mut(size(start))) {
+            // SAFETY: an object's pages, which the device's file has: they are found again there. Of a mapping that the driver does
+            // not let go of (VM_PFNMAP) the call is refused.
+            let _ = unsafe { madvise(at, size(end - start), MmapAdvise::MADV_DONTNEED) };
+        }
+        Ok(())
+    })
 }
 
 /// How the memory of one agent is moved: by the process itself or by the agent's copy engine.

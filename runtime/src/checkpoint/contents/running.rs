@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kfd::Errno;
@@ -20,6 +21,7 @@ use stasis_protocol::Limit;
 use stasis_protocol::gate::Pass;
 
 use super::engine::AgentEngine;
+use super::views::{View, Views};
 use super::{Contents, Way, choose, saved_buffers};
 use crate::checkpoint::calls::call_limit;
 use crate::checkpoint::error::{CheckpointError, device, system};
@@ -44,6 +46,8 @@ struct Object {
 #[derive(Debug)]
 struct Source<'c> {
     context: &'c Context,
+    on: &'c Device,
+    views: Views,
     /// By address.
     objects: Vec<Object>,
     by: By,
@@ -103,7 +107,7 @@ impl<'c> Running<'c> {
     pub fn new(
         context: &'c Context,
         pass: &Pass<'_>,
-        on: &Device,
+        on: &'c Device,
         limit: &Limit,
     ) -> Result<Self, CheckpointError> {
         let mut running = Running { context, sources: Vec::new(), left_bytes: 0 };
@@ -118,7 +122,7 @@ impl<'c> Running<'c> {
         Ok(running)
     }
 
-    fn find(&mut self, on: &Device, limit: &Limit) -> Result<(), CheckpointError> {
+    fn find(&mut self, on: &'c Device, limit: &Limit) -> Result<(), CheckpointError> {
         // The process has the other half of the machine to itself.
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let mut registry = self.context.registry.lock();
@@ -146,7 +150,7 @@ impl<'c> Running<'c> {
                     let taken: u64 = objects.iter().map(|object| object.bytes).sum();
                     self.left_bytes += all - taken;
                     let by = By::Engine(engine, AtomicBool::new(false));
-                    self.sources.push(Source { context: self.context, objects, by });
+                    self.sources.push(Source::new(self.context, on, objects, by));
                 }
                 // Too slow beside the process.
                 Ok(Way::Aperture { .. }) | Err(CheckpointError::Hidden { .. }) => self.left_bytes += all,
@@ -158,13 +162,25 @@ impl<'c> Running<'c> {
         let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(|_| Staging::new()).collect();
         let buffers = buffers.map_err(system("find memory for copies"))?;
         let by = By::Process { buffers, free: FreeBuffers::new(workers), limit: limit.clone() };
-        self.sources.push(Source { context: self.context, objects, by });
+        self.sources.push(Source::new(self.context, on, objects, by));
         Ok(())
     }
 
     /// Where the contents are, for the image.
     pub fn extents(&self) -> Vec<Extent<'_>> {
         self.sources.iter().flat_map(Source::extents).collect()
+    }
+
+    /// The objects and their bytes, in the order of the extents.
+    pub fn objects(&self) -> impl Iterator<Item = (BoKey, u64)> {
+        let objects = self.sources.iter().flat_map(|source| &source.objects);
+        objects.map(|object| (object.key, object.bytes))
+    }
+
+    /// From now on large objects are read through mappings of their own, or where the program has them. What is read there is in the
+    /// program's page tables, which it waits for when it closes its device; and while stores are looked for, each page costs a fault.
+    pub fn use_views(&self, used: bool) {
+        self.sources.iter().for_each(|source| source.views.use_them(used));
     }
 
     /// Whether engines copy, for which the registry is locked.
@@ -203,14 +219,36 @@ fn objects(
     objects
 }
 
+impl<'c> Source<'c> {
+    fn new(context: &'c Context, on: &'c Device, objects: Vec<Object>, by: By) -> Self {
+        Self { context, on, views: Views::default(), objects, by }
+    }
+}
+
 impl Source<'_> {
     fn extents(&self) -> impl Iterator<Item = Extent<'_>> {
         let range = |object: &Object| AgentRange { engine: self, va: object.va, bytes: object.bytes };
         self.objects.iter().map(move |object| Extent::Agent(range(object)))
     }
 
+    /// Where the process can read a piece, if the object is there, and the mapping that this is in, if it is one for copies.
+    fn visible(&self, piece: &Piece) -> (Option<u64>, Option<Arc<View>>) {
+        let registry = self.context.registry.lock();
+        let Some((object, offset)) = self.object(&registry, piece) else { return (None, None) };
+        if let Some(view) = self.views.of(self.on, &registry, object.key) {
+            return (Some(view.address() + offset), Some(view));
+        }
+        (registry.bos.get(object.key).map(|bo| bo.cpu_va() + offset), None)
+    }
+
     /// Where the process has a piece now, if the object is there that it was a part of.
     fn place(&self, registry: &Registry, piece: &Piece) -> Option<u64> {
+        let (object, offset) = self.object(registry, piece)?;
+        registry.bos.get(object.key).map(|bo| bo.cpu_va() + offset)
+    }
+
+    /// The object that a piece is a part of, if it is there, and where in it.
+    fn object(&self, registry: &Registry, piece: &Piece) -> Option<(Object, u64)> {
         let at = self.objects.partition_point(|object| object.va <= piece.va).checked_sub(1)?;
         let object = self.objects[at];
         let offset = piece.va - object.va;
@@ -222,7 +260,7 @@ impl Source<'_> {
             By::Process { .. } => true,
         };
         let is_within = offset.checked_add(piece.bytes).is_some_and(|end| end <= object.bytes);
-        (is_same && is_reached && is_within).then(|| bo.cpu_va() + offset)
+        (is_same && is_reached && is_within).then_some((object, offset))
     }
 }
 
@@ -230,7 +268,7 @@ impl ContentEngine for Source<'_> {
     fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
         match &self.by {
             By::Engine(engine, _) => engine.take(),
-            By::Process { buffers, free, limit } => {
+            By::Process { buffers, free, limit, .. } => {
                 let number = free.take(limit)?;
                 let start = NonNull::new(buffers[number].memory.as_mut_ptr()).unwrap_or(NonNull::dangling());
                 // SAFETY: the buffer's own mapping, which lives as long as this; one worker at a time has the number.
@@ -265,7 +303,7 @@ impl ContentEngine for Source<'_> {
             }
             By::Process { buffers, .. } => {
                 for piece in pieces {
-                    let place = self.place(&self.context.registry.lock(), piece);
+                    let (place, _view) = self.visible(piece);
                     let copy = |from| buffers[buffer.number()].copy(from, piece.at, piece.bytes);
                     let copied = place
                         .map_or(Ok(0), copy)

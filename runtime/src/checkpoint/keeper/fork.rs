@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use kfd::forks;
 use kfd::linux::{pidfd_open, poll, retry};
 use nix::errno::Errno;
 use queues::words::count;
@@ -72,7 +73,7 @@ pub(super) fn fork_keepers(
     let mut setups: Vec<_> =
         (0..).zip(listeners).map(|(at, listener)| Setup::new(at, *listener, files, &common)).collect();
     // SAFETY: the child runs `divide` only, which keeps to async-signal-safe calls on prepared memory.
-    let intermediate = unsafe { libc::fork() };
+    let intermediate = forks::own(|| unsafe { libc::fork() });
     match intermediate {
         -1 => return Err(KeeperError::Fork(io::Error::last_os_error())),
         0 => divide(&mut setups),

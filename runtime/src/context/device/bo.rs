@@ -115,6 +115,21 @@ impl Device {
         self.map_cpu_for(bo, READ_WRITE)
     }
 
+    /// Maps an object's memory for the CPU once more, to be read, at `at`; an object that is mapped for the CPU.
+    ///
+    /// # Errors
+    /// [`DeviceError::Mmap`], [`DeviceError::Absent`].
+    ///
+    /// # Safety
+    /// What is mapped in as many bytes at `at` is replaced; nothing may rely on it.
+    pub unsafe fn map_beside(&self, bo: &Bo, at: *mut u8) -> Result<(), DeviceError> {
+        if !bo.state.cpu_mapped || !matches!(bo.state.kind, BoKind::Vram | BoKind::Gtt) {
+            return Err(DeviceError::Absent { what: "a mapping of the buffer object" });
+        }
+        // SAFETY: the caller gives up what is mapped there.
+        unsafe { self.map_at(bo, at, ProtFlags::PROT_READ) }
+    }
+
     /// As [`Device::map_cpu`], with these rights.
     ///
     /// # Errors
@@ -124,14 +139,24 @@ impl Device {
         if !state.cpu_mapped || !matches!(state.kind, BoKind::Vram | BoKind::Gtt) {
             return Ok(());
         }
-        let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
-        let render = &self.node(state.agent)?.render;
         let at = std::ptr::with_exposed_provenance_mut::<u8>(size(bo.cpu_va()));
         // SAFETY: the range belongs to this entry alone (arena), and holds the reservation until this call.
+        unsafe { self.map_at(bo, at, rights) }
+    }
+
+    /// Maps an object's memory at `at`.
+    ///
+    /// # Safety
+    /// What is mapped in as many bytes at `at` is replaced; nothing may rely on it.
+    unsafe fn map_at(&self, bo: &Bo, at: *mut u8, rights: ProtFlags) -> Result<(), DeviceError> {
+        let state = &bo.state;
+        let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
+        let render = &self.node(state.agent)?.render;
+        // SAFETY: the caller gives up what is mapped there.
         unsafe { render.mmap_fixed(at, size(state.bytes), rights, kernel.mmap_offset) }.map_err(|errno| {
             DeviceError::Mmap {
                 path: render.path().to_owned(),
-                va: bo.cpu_va(),
+                va: at.expose_provenance() as u64,
                 bytes: state.bytes,
                 offset: kernel.mmap_offset,
                 errno,

@@ -71,6 +71,43 @@ fn what_the_parent_has_is_not_written_again_and_outlives_the_parent() {
 }
 
 #[test]
+fn what_is_known_is_not_read_and_what_the_parent_has_not_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let [first, second, third] =
+        ["first.img", "second.img", "third.img"].map(|name| directory.path().join(name));
+    let mut memories =
+        vec![Memory::of(&noise(3 * CHUNK_BYTES as usize + 100, 1)), Memory::of(&noise(5000, 2))];
+    memories.push(Memory::of(&vec![0; CHUNK_BYTES as usize + 7]));
+    write(ImageWriter::create(&first).unwrap(), &mut memories);
+    let parent = Image::open(&first).unwrap();
+    let lengths = || [3 * CHUNK_BYTES + 100, 5000, CHUNK_BYTES + 7].into_iter();
+    let mut known = parent.known(lengths());
+    let hashes: Vec<usize> =
+        known.iter().map(|of| of.iter().filter(|it| matches!(it, KnownChunk::Hash(_))).count()).collect();
+    assert_eq!((hashes, &known[2][..]), (vec![4, 1, 0], &[KnownChunk::Zero; 2][..]));
+    let writer = |path: &Path, known: &[Vec<KnownChunk>]| {
+        ImageWriter::create_upon(path, &parent, 64).unwrap().knowing(known.to_vec())
+    };
+    let mut expected: Vec<Memory> = memories.iter().map(|memory| Memory::of(memory.get())).collect();
+    // Whatever the buffers hold now: nothing of them is read.
+    memories.iter_mut().for_each(|memory| change(memory, 20));
+    let stats = write(writer(&second, &known), &mut memories).stats;
+    assert_eq!((stats.stored_bytes, stats.unread_bytes), (0, lengths().sum::<u64>()));
+    // What is not known, or has a hash that the parent has not, is.
+    known[0][1] = KnownChunk::Unknown;
+    known[1][0] = KnownChunk::Hash([7; 32]);
+    known[2].clear();
+    let stats = write(writer(&third, &known), &mut memories).stats;
+    assert_eq!(stats.unread_bytes, 2 * CHUNK_BYTES + 100);
+    assert_holds(&Image::open(&second).unwrap(), &expected);
+    // The first chunk of the first buffer was not.
+    for buffer in [1, 2] {
+        expected[buffer] = Memory::of(memories[buffer].get());
+    }
+    assert_holds(&Image::open(&third).unwrap(), &expected);
+}
+
+#[test]
 fn copy_is_whole_by_itself_and_of_right_contents_only() {
     let (_directory, path, memories) = child();
     let image = Image::open(&path).unwrap();

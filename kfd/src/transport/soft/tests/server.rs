@@ -272,6 +272,7 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
             shared.gone.lock().push(lost);
             plain(Reply::PagesAreGone)
         }
+        Request::Written { .. } => plain(Reply::Written(None)),
         Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),
         Request::Adopt { .. } => plain(Reply::Error { errno: 22, message: "no token".to_owned() }),
         Request::Ioctl { cmd, arg, segments, shared: large, fd_places, .. } => {

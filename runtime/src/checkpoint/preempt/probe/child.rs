@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use kfd::forks;
 use kfd::linux::{exit_now, memfd, pidfd_open, poll, retry};
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
@@ -84,7 +85,7 @@ pub(super) fn in_fork<T: Serialize + DeserializeOwned>(
     let answer = File::from(answer);
     let parent = getpid();
     // SAFETY: the child runs `serve` only, which ends in `_exit`; the module's documentation says what it may use.
-    let child = match unsafe { libc::fork() } {
+    let child = match forks::own(|| unsafe { libc::fork() }) {
         -1 => return Err(system("fork")(io::Error::last_os_error())),
         0 => serve(parent, &answer, work),
         child => Pid::from_raw(child),
