@@ -46,9 +46,10 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-parent, checkpoint-pre-copy and
-    /// checkpoint-pre-copy-told), criu, interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core and
-    /// embed-kernels), clients and hsa; all without a name.
+    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-parent, checkpoint-pre-copy, and
+    /// the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
+    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core and embed-kernels), clients and hsa; all
+    /// without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
     #[arg(long, value_parser = level, value_name = "avx2|avx512")]
@@ -75,7 +76,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 26] = [
+const BENCHES: [(&str, Bench); 27] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -90,6 +91,7 @@ const BENCHES: [(&str, Bench); 26] = [
     ("checkpoint-largest", checkpoint::image::run_largest),
     ("checkpoint-engines", checkpoint::engines::run),
     ("checkpoint-parent", checkpoint::parent::run),
+    ("checkpoint-parent-told", checkpoint::parent::run),
     ("checkpoint-pre-copy", checkpoint::pre_copy::run),
     ("checkpoint-pre-copy-told", checkpoint::pre_copy::run_told),
     ("criu", checkpoint::criu::run),
@@ -146,7 +148,7 @@ fn measure(
         // No released kernel restores the queues of the device that is measured.
         command.env(KERNEL, "fixed");
     }
-    if name == "checkpoint-pre-copy-told" {
+    if name.ends_with("-told") {
         command.env(checkpoint::pre_copy::TELLS, "on");
     }
     if name == "hsa" {
