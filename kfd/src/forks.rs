@@ -6,12 +6,15 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::libc;
 
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// Descriptors of which a child gets none; -1 in free places.
+static UNINHERITED: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
 
 thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
@@ -24,11 +27,55 @@ extern "C" fn before_fork() {
     }
 }
 
+extern "C" fn in_child() {
+    for place in &UNINHERITED {
+        let number = place.load(Ordering::SeqCst);
+        if number < 0 {
+            continue;
+        }
+        // The number stays taken, so that whoever drops its owner in the child closes nobody else's.
+        // SAFETY: system calls that a handler may make, on a path of this library.
+        unsafe {
+            let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            match nothing {
+                -1 => libc::close(number),
+                nothing => {
+                    libc::dup3(nothing, number, libc::O_CLOEXEC);
+                    libc::close(nothing)
+                }
+            };
+        }
+    }
+}
+
+/// A descriptor that children get `/dev/null` in the place of, from the first [`notice`] on.
+#[derive(Debug)]
+pub(crate) struct Uninherited(Option<usize>);
+
+impl Uninherited {
+    /// This one, until it is dropped, before the descriptor is. Of more than eight, children inherit the others.
+    pub(crate) fn new(fd: BorrowedFd<'_>) -> Self {
+        let number = fd.as_raw_fd();
+        let take = |place: &AtomicI32| {
+            place.compare_exchange(-1, number, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        Self(UNINHERITED.iter().position(take))
+    }
+}
+
+impl Drop for Uninherited {
+    fn drop(&mut self) {
+        if let Some(place) = self.0 {
+            UNINHERITED[place].store(-1, Ordering::SeqCst);
+        }
+    }
+}
+
 /// Notices forks from now on.
 pub fn notice() {
     static NOTICE: Once = Once::new();
-    // SAFETY: the handler is a function of this library, and does what a handler may before a fork.
-    NOTICE.call_once(|| match unsafe { libc::pthread_atfork(Some(before_fork), None, None) } {
+    // SAFETY: the handlers are functions of this library, and do what a handler may around a fork.
+    NOTICE.call_once(|| match unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) } {
         0 => {}
         // Whoever cannot notice them has to expect them.
         _ => FORKED.store(true, Ordering::SeqCst),

@@ -9,12 +9,13 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::errno;
+use crate::forks::Uninherited;
 use crate::userfault::{FEATURE_WP_HUGETLBFS_SHMEM, FEATURE_WP_UNPOPULATED, open, protect, register};
 
 // include/uapi/linux/userfaultfd.h
@@ -105,6 +106,8 @@ impl Units {
 /// What the kernel knows of the stores to some memory of this process. Forgotten when it is dropped, and in a child.
 #[derive(Debug)]
 pub struct WrittenPages {
+    // Before the descriptor.
+    _uninherited: Uninherited,
     fd: OwnedFd,
 }
 
@@ -114,7 +117,8 @@ impl WrittenPages {
     /// # Errors
     /// EINVAL where the kernel cannot tell (before Linux 6.7), EPERM and ENOSYS where the system does not allow it.
     pub fn new() -> Result<Self, Errno> {
-        open(FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED | FEATURE_WP_HUGETLBFS_SHMEM).map(|fd| Self { fd })
+        open(FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED | FEATURE_WP_HUGETLBFS_SHMEM)
+            .map(|fd| Self { _uninherited: Uninherited::new(fd.as_fd()), fd })
     }
 
     /// Adds to `units`, each of so many bytes from `from` on, those that were written in this range since it was last asked of, by stores through

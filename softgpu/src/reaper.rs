@@ -4,11 +4,15 @@
 //! INVARIANT: what is given back later can be seen by nobody any more but as memory of the machine that is still in use, and that is
 //! bounded: beyond [`most_bytes`] it is given back at once.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::names;
+use crate::server::settings;
 
 /// Less is given back at once.
 pub const LARGE: u64 = 16 << 20;
@@ -16,6 +20,13 @@ pub const LARGE: u64 = 16 << 20;
 const MOST: u64 = 32 << 30;
 /// How long files are kept: whoever lets go of a file last frees its pages, and a client unmaps them when it has the answer.
 const KEPT: Duration = Duration::from_millis(300);
+
+/// Whether memory is given back behind the answer: where clients are told what was written (`SOFTGPU_WRITES`), whose stops it would make
+/// long. Elsewhere not yet: a program with shared virtual memory was seen to end with SIGBUS beside it, and nobody knows why. Never in a
+/// client's own process, which counts its threads.
+pub fn is_on() -> bool {
+    settings::writes() && names::prefix() != names::IN_PROCESS
+}
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -86,7 +97,12 @@ fn run(reaper: &Reaper) {
             }
             Some((at, _)) => {
                 let Item { held, work, .. } = waiting.items.swap_remove(at);
-                parking_lot::MutexGuard::unlocked(&mut waiting, work);
+                // Others wait for what comes after it.
+                let work = AssertUnwindSafe(work);
+                let done = parking_lot::MutexGuard::unlocked(&mut waiting, || catch_unwind(work));
+                if done.is_err() {
+                    tracing::error!(target: "processor", held, "memory was not given back");
+                }
                 waiting.bytes -= held;
             }
         }

@@ -13,7 +13,7 @@ use stasis_tests::criu;
 use stasis_tests::gpu::{
     Gpu, Numbers, SOON, machine_file, open_on, skip_on_kernel_driver, told_of_writes, values,
 };
-use stasis_tests::worker::{Worker, stasis, succeeded};
+use stasis_tests::worker::{Worker, open_files, stasis, succeeded, wait_until};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const CHUNK: u64 = 2 << 20;
@@ -232,9 +232,17 @@ fn child_that_shares_the_buffers_ends_what_is_known() {
         match nix::libc::fork() {
             0 => {
                 at.add(CHUNK as usize).write_volatile(77);
+                nix::libc::pause();
                 nix::libc::_exit(0)
             }
-            child => assert_eq!(nix::libc::waitpid(child, std::ptr::null_mut(), 0), child),
+            child => {
+                let watches =
+                    |pid: i32| open_files(pid).iter().filter(|name| name.contains("userfaultfd")).count();
+                wait_until("the child's store", || at.add(CHUNK as usize).read_volatile() == 77);
+                assert_eq!((watches(std::process::id().cast_signed()), watches(child)), (1, 0));
+                assert_eq!(nix::libc::kill(child, nix::libc::SIGKILL), 0);
+                assert_eq!(nix::libc::waitpid(child, std::ptr::null_mut(), 0), child);
+            }
         }
     }
     drop(guard);

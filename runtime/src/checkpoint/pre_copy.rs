@@ -136,7 +136,7 @@ fn rounds(
             let writer = image_writer(directory, before, context.agents.len())?;
             let mut writer = writer.knowing(known.of(running.objects()));
             writer.write_contents(&extents, limit)?;
-            known.learn(running.objects(), writer.written(&extents));
+            known.learn(running.objects(), running.known(writer.written(&extents)));
             Ok(writer.finish(&Metadata { pre_copied: true })?.stats)
         };
         let stats = match copy() {

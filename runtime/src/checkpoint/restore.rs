@@ -33,7 +33,7 @@ use crate::context::handover::try_put_device;
 use crate::context::memory::window;
 use crate::context::queue::code_caches::settle;
 use crate::context::registry::Registry;
-use crate::image::{EarlierFile, IMAGE_FILE, Image, ImageError};
+use crate::image::{EarlierFile, IMAGE_FILE, Image};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{self, RestoreParticipant};
 use crate::vmem;
@@ -315,7 +315,8 @@ fn rebuild_drained(
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Rebuilding);
     let mut registry = context.registry.lock();
-    if let Err(error) = context.guard.hide(&mut registry) {
+    let hidden = context.guard.hide(&mut registry);
+    if let Err(error) = &hidden {
         tracing::warn!(target: "checkpoint", %error, "threads may see memory before it is filled");
     }
     rebuild::buffers(&mut registry, on)?;
@@ -344,7 +345,10 @@ fn rebuild_drained(
     ended?;
     registry.bos.iter_mut().try_for_each(|(_, bo)| on.show(bo)).map_err(device("to show a buffer again"))?;
     context.guard.forget_hidden(&mut registry);
-    know_filled(context, &registry, on, &keys, from)?;
+    // Else a thread may have stored something since.
+    if hidden.is_ok() {
+        know_filled(context, &registry, on, &keys, from);
+    }
     on.make_svm(&mut registry.svm).map_err(device("to give agents access to shared memory again"))?;
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
@@ -356,16 +360,10 @@ fn rebuild_drained(
 }
 
 /// Nobody has written to the buffers since they were filled: what they hold is what the image says.
-fn know_filled(
-    context: &Context,
-    registry: &Registry,
-    on: &Device,
-    filled: &ObjectBytes,
-    from: &Source<'_>,
-) -> Result<(), CheckpointError> {
+fn know_filled(context: &Context, registry: &Registry, on: &Device, filled: &ObjectBytes, from: &Source<'_>) {
     let machine = CheckpointMachine::of(context);
     if !machine.known.look(registry, on) {
-        return Ok(());
+        return;
     }
     let bytes: BTreeMap<String, u64> = filled.iter().map(|(key, bytes)| (key.to_string(), *bytes)).collect();
     // An extent of somebody else has no chunk that anybody asks for.
@@ -373,7 +371,8 @@ fn know_filled(
     let mut chunks: BTreeMap<&String, _> = from.names.iter().zip(from.image.known(extents)).collect();
     let chunks = filled.iter().map(|(key, _)| chunks.remove(&key.to_string()).unwrap_or_default());
     machine.known.learn(filled.iter().copied(), chunks.collect::<Vec<_>>());
-    Ok(contents::let_go(registry, filled, from.limit).map_err(ImageError::Stopped)?)
+    // A restore that is late is none that failed by this.
+    let _ = contents::let_go(registry, filled, from.limit);
 }
 
 /// Goes back to what is in the driver: this process's own, or a copy's that was just put there.
@@ -427,6 +426,7 @@ fn undo_restore(
 ) {
     let preempted = snapshot.captured.is_some();
     let (undone, renders, transport) = release_device(context, from, closed, preempted);
+    CheckpointMachine::of(context).known.forget();
     context.guard.forget_hidden(&mut context.registry.lock());
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");

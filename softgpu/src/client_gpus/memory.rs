@@ -23,7 +23,7 @@ use softgpu_waves::{Access, FirstTouch, Vm};
 use super::with_client;
 use super::written::WrittenRanges;
 use crate::hardware::GpuMapping;
-use crate::reaper::{LARGE, unmap_soon};
+use crate::reaper::{self, LARGE, unmap_soon};
 
 const PAGE: u64 = 4096;
 
@@ -252,7 +252,7 @@ impl HostMemory {
         self.written.lock().unmapped(va, bytes);
         match self.with_client {
             true => with_client::unmap(va, bytes),
-            false if bytes >= LARGE => self.leaving.unmap(va, bytes),
+            false if bytes >= LARGE && reaper::is_on() => self.leaving.unmap(va, bytes),
             false => unmap_at(va, bytes),
         }
     }

@@ -13,7 +13,7 @@ use super::PAGE;
 use super::ledger::{LedgerSlot, Resource};
 use super::memfd::{self, Identity};
 use crate::names;
-use crate::reaper::close_later;
+use crate::reaper;
 use kfd::sys::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -134,9 +134,9 @@ pub(super) struct Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if matches!(self.domain, Domain::Vram { .. } | Domain::Gtt) {
+        if reaper::is_on() && matches!(self.domain, Domain::Vram { .. } | Domain::Gtt) {
             let (fd, runs) = (Arc::clone(&self.fd), std::mem::take(&mut self.runs));
-            close_later(self.bytes, move || drop((fd, runs)));
+            reaper::close_later(self.bytes, move || drop((fd, runs)));
         }
     }
 }

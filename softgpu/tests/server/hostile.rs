@@ -121,10 +121,12 @@ fn ioctls_with_nonsense_around_them_are_refused() {
 #[test]
 fn nobody_is_told_what_was_written_without_the_switch() {
     let server = Server::start();
+    let client = Client::connect(&server.socket);
     let socket = greeted(&server);
     for (ranges, unit) in [(vec![(4096, 4096)], 4096), (vec![(1, 1)], 0), (vec![(0, u64::MAX); 1000], 4096)] {
         assert_eq!(exchange(&socket, &Request::Written { ranges, unit }).unwrap(), Reply::Written(None));
     }
+    client.kfd.get_version().unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! write meanwhile is torn, and what has gone is zeros.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use kfd::Errno;
 use kfd::linux::pwrite;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::SealFlag;
+use parking_lot::Mutex;
 use queues::words::size;
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Pass;
@@ -31,7 +32,7 @@ use crate::context::queue::transfer::FreeBuffers;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
 use crate::image::{
-    AgentRange, CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, Extent, HostRange, Piece,
+    AgentRange, CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, Extent, HostRange, KnownChunk, Piece,
 };
 
 /// A buffer object that is copied.
@@ -48,6 +49,8 @@ struct Source<'c> {
     context: &'c Context,
     on: &'c Device,
     views: Views,
+    /// The addresses of objects of which zeros were given for bytes that were not to be had.
+    missed: Mutex<BTreeSet<u64>>,
     /// By address.
     objects: Vec<Object>,
     by: By,
@@ -177,6 +180,19 @@ impl<'c> Running<'c> {
         objects.map(|object| (object.key, object.bytes))
     }
 
+    /// What is known of the objects when the chunks of their extents were these when they were read: nothing of an object that was not there
+    /// as a whole.
+    pub fn known(&self, chunks: Vec<Vec<KnownChunk>>) -> Vec<Vec<KnownChunk>> {
+        let all =
+            self.sources.iter().flat_map(|source| source.objects.iter().map(move |object| (source, object)));
+        let is_whole = |source: &Source<'_>, object: &Object| !source.missed.lock().contains(&object.va);
+        let known = all.zip(chunks).map(|((source, object), chunks)| match is_whole(source, object) {
+            true => chunks,
+            false => Vec::new(),
+        });
+        known.collect()
+    }
+
     /// From now on large objects are read through mappings of their own, or where the program has them. What is read there is in the
     /// program's page tables, which it waits for when it closes its device; and while stores are looked for, each page costs a fault.
     pub fn use_views(&self, used: bool) {
@@ -221,7 +237,7 @@ fn objects(
 
 impl<'c> Source<'c> {
     fn new(context: &'c Context, on: &'c Device, objects: Vec<Object>, by: By) -> Self {
-        Self { context, on, views: Views::default(), objects, by }
+        Self { context, on, views: Views::default(), missed: Mutex::default(), objects, by }
     }
 }
 
@@ -245,6 +261,12 @@ impl Source<'_> {
     fn place(&self, registry: &Registry, piece: &Piece) -> Option<u64> {
         let (object, offset) = self.object(registry, piece)?;
         registry.bos.get(object.key).map(|bo| bo.cpu_va() + offset)
+    }
+
+    /// Some of a piece was not to be had.
+    fn miss(&self, piece: &Piece) {
+        let at = self.objects.partition_point(|object| object.va <= piece.va).checked_sub(1);
+        self.missed.lock().extend(at.map(|at| self.objects[at].va));
     }
 
     /// The object that a piece is a part of, if it is there, and where in it.
@@ -293,7 +315,10 @@ impl ContentEngine for Source<'_> {
                 }
                 let (there, gone): (Vec<Piece>, Vec<Piece>) =
                     pieces.iter().partition(|piece| self.place(&registry, piece).is_some());
-                gone.iter().for_each(|piece| buffer.range().zero(piece.at, piece.bytes));
+                gone.iter().for_each(|piece| {
+                    self.miss(piece);
+                    buffer.range().zero(piece.at, piece.bytes);
+                });
                 if there.is_empty() {
                     return Ok(());
                 }
@@ -308,7 +333,10 @@ impl ContentEngine for Source<'_> {
                     let copied = place
                         .map_or(Ok(0), copy)
                         .map_err(|errno| EngineError::Failed(Box::new(std::io::Error::from(errno))))?;
-                    buffer.range().zero(piece.at + copied, piece.bytes - copied);
+                    if copied < piece.bytes {
+                        self.miss(piece);
+                        buffer.range().zero(piece.at + copied, piece.bytes - copied);
+                    }
                 }
                 Ok(())
             }
