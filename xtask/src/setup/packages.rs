@@ -124,11 +124,17 @@ const PEERS: [Package; 3] = [
 ];
 
 /// What only tests for aarch64 need.
-const AARCH64: [Package; 2] = [
+const AARCH64: [Package; 3] = [
     Package {
         name: "gcc-aarch64-linux-gnu",
         purpose: "links programs for aarch64 (with its C library 60 MB)",
         probe: Probe::Program("aarch64-linux-gnu-gcc"),
+    },
+    // The compiler only recommends it.
+    Package {
+        name: "libc6-dev-arm64-cross",
+        purpose: "headers for the C code of crates for aarch64",
+        probe: Probe::File("/usr/aarch64-linux-gnu/include/stdlib.h"),
     },
     Package {
         name: "qemu-user",
