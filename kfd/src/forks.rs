@@ -21,7 +21,7 @@ thread_local! {
 }
 
 extern "C" fn before_fork() {
-    // In a thread that is at its end it is none of the runtime's.
+    // Without the variable, in a thread that is ending, the fork is not the runtime's.
     if !IS_OWN.try_with(Cell::get).unwrap_or(false) {
         FORKED.store(true, Ordering::SeqCst);
     }
@@ -33,7 +33,7 @@ extern "C" fn in_child() {
         if number < 0 {
             continue;
         }
-        // The number stays taken, so that whoever drops its owner in the child closes nobody else's.
+        // The number stays in use: the child may drop its owner, which closes whatever has the number then.
         // SAFETY: system calls that a handler may make, on a path of this library.
         unsafe {
             let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
@@ -77,7 +77,7 @@ pub fn notice() {
     // SAFETY: the handlers are functions of this library, and do what a handler may around a fork.
     NOTICE.call_once(|| match unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) } {
         0 => {}
-        // Whoever cannot notice them has to expect them.
+        // Forks go unnoticed: the process counts as one that has forked.
         _ => FORKED.store(true, Ordering::SeqCst),
     });
 }

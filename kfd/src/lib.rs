@@ -6,7 +6,7 @@
 //!
 //! INVARIANT: unsafe code lives only in the modules that begin with `allow(unsafe_code)`: the ioctl table; the two
 //! modules that issue ioctls; the system calls of [`linux`]; the transports' files, doorbells, mappings and copies of
-//! memory; the start of softgpud; and userfaultfd.
+//! memory; the start of softgpud; forks; and userfaultfd.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod ids;
 pub mod ioctl;
 pub mod linux;
 pub mod maps;
+pub mod meminfo;
 pub mod sys;
 pub mod topology;
 pub mod transport;

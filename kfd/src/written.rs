@@ -19,7 +19,8 @@ use crate::forks::Uninherited;
 use crate::userfault::{FEATURE_WP_HUGETLBFS_SHMEM, FEATURE_WP_UNPOPULATED, open, protect, register};
 
 // include/uapi/linux/userfaultfd.h
-const FEATURE_WP_ASYNC: u64 = 1 << 15;
+/// Stores to protected pages are noted by the kernel and go on. `/proc/PID/fdinfo` shows the features of a userfaultfd.
+pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 // include/uapi/linux/fs.h
 const PM_SCAN_WP_MATCHING: u64 = 1 << 0;
 const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
@@ -96,11 +97,6 @@ impl Units {
             .and_then(|word| self.0.get(word))
             .is_none_or(|word| word >> (unit % 64) & 1 != 0)
     }
-
-    /// Adds what others wrote.
-    pub fn add(&mut self, others: &Self) {
-        self.0.iter_mut().zip(&others.0).for_each(|(word, other)| *word |= other);
-    }
 }
 
 /// What the kernel knows of the stores to some memory of this process. Forgotten when it is dropped, and in a child.
@@ -121,6 +117,25 @@ impl WrittenPages {
             .map(|fd| Self { _uninherited: Uninherited::new(fd.as_fd()), fd })
     }
 
+    /// Begins to ask.
+    ///
+    /// # Errors
+    /// That of opening `/proc/self/pagemap`.
+    pub fn look(&self) -> Result<Look<'_>, Errno> {
+        let pagemap = File::open("/proc/self/pagemap");
+        let pagemap = pagemap.map_err(|error| errno::of_io(&error).unwrap_or(Errno::EIO))?;
+        Ok(Look { pages: self, pagemap })
+    }
+}
+
+/// Questions to the kernel.
+#[derive(Debug)]
+pub struct Look<'p> {
+    pages: &'p WrittenPages,
+    pagemap: File,
+}
+
+impl Look<'_> {
     /// Adds to `units`, each of so many bytes from `from` on, those that were written in this range since it was last asked of, by stores through
     /// this process's mappings or by system calls that it made; and begins anew. Pages that were mapped since then count as written, and
     /// with them all of the range; what is not mapped does not.
@@ -138,8 +153,8 @@ impl WrittenPages {
         match self.scan(range, &mut set) {
             // Some of it is not watched.
             Err(Errno::EPERM) => {
-                register(&self.fd, range)?;
-                protect(&self.fd, range, true)?;
+                register(&self.pages.fd, range)?;
+                protect(&self.pages.fd, range, true)?;
                 set(range.clone());
                 Ok(())
             }
@@ -148,8 +163,6 @@ impl WrittenPages {
     }
 
     fn scan(&self, range: &Range<u64>, set: &mut impl FnMut(Range<u64>)) -> Result<(), Errno> {
-        let pagemap =
-            File::open("/proc/self/pagemap").map_err(|error| errno::of_io(&error).unwrap_or(Errno::EIO))?;
         let mut regions = [Region::default(); REGIONS];
         let mut at = range.start;
         while at < range.end {
@@ -167,7 +180,7 @@ impl WrittenPages {
             };
             // SAFETY: both are the kernel's structs, readable and writable, and the vector is as long as it is told; no memory changes
             // but the protection of pages that are watched for this very question.
-            let found = match unsafe { command::scan(pagemap.as_raw_fd(), &raw mut argument) } {
+            let found = match unsafe { command::scan(self.pagemap.as_raw_fd(), &raw mut argument) } {
                 Err(Errno::EINTR) => continue,
                 found => usize::try_from(found?).unwrap_or(0),
             };
@@ -208,7 +221,7 @@ mod tests {
 
     fn take(written: &WrittenPages, range: &Range<u64>, unit: u64) -> Result<Units, Errno> {
         let mut units = Units::none((range.end - range.start).div_ceil(unit));
-        written.take(range, range.start, unit, &mut units).map(|()| units)
+        written.look()?.take(range, range.start, unit, &mut units).map(|()| units)
     }
 
     impl Memory {
@@ -244,7 +257,7 @@ mod tests {
         memory.store(600);
         let mut units = Units::none(3);
         let part = memory.range.start + 590 * PAGE..memory.range.start + 610 * PAGE;
-        written.take(&part, memory.range.start, 2 << 20, &mut units).unwrap();
+        written.look().unwrap().take(&part, memory.range.start, 2 << 20, &mut units).unwrap();
         assert_eq!(units, Units(vec![0b10]), "units are counted from where they are told to");
     }
 
@@ -293,7 +306,7 @@ mod tests {
         assert_eq!(take(&written, &(1..2), PAGE), Err(Errno::EINVAL));
         let mut units = Units::none(1);
         #[allow(clippy::reversed_empty_ranges, reason = "it is refused")]
-        let reversed = written.take(&(PAGE..0), 0, PAGE, &mut units);
+        let reversed = written.look().unwrap().take(&(PAGE..0), 0, PAGE, &mut units);
         assert_eq!(reversed, Err(Errno::EINVAL));
     }
 

@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory that is given back to the system behind the answer: the kernel takes 0.2 ms for each MiB of small pages.
 //!
-//! INVARIANT: what is given back later can be seen by nobody any more but as memory of the machine that is still in use, and that is
-//! bounded: beyond [`most_bytes`] it is given back at once.
+//! INVARIANT: memory that waits is in no GPU's page tables and behind no handle. It is bounded: beyond [`most_bytes`] memory is given back at
+//! once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::names;
-use crate::server::settings;
-
 /// Less is given back at once.
-pub const LARGE: u64 = 16 << 20;
+const LARGE: u64 = 16 << 20;
 /// Half of it is the most that waits, however much the machine has.
 const MOST: u64 = 32 << 30;
-/// How long files are kept: whoever lets go of a file last frees its pages, and a client unmaps them when it has the answer.
+/// How long files are kept: the last process that unmaps or closes a file frees its pages, and a client unmaps them when it has the answer.
 const KEPT: Duration = Duration::from_millis(300);
 
-/// Whether memory is given back behind the answer: where clients are told what was written (`SOFTGPU_WRITES`), whose stops it would make
-/// long. Elsewhere not yet: a program with shared virtual memory was seen to end with SIGBUS beside it, and nobody knows why. Never in a
-/// client's own process, which counts its threads.
-pub fn is_on() -> bool {
-    settings::writes() && names::prefix() != names::IN_PROCESS
+/// Whether memory is given back behind the answer in this process ([`turn_on`]).
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Has large memory given back behind the answer from now on. An executor does so for clients that are told what was written
+/// (`SOFTGPU_WRITES`), whose stops the release would dominate. For others not yet: HIP's test of shared virtual memory was seen to end with SIGBUS
+/// while it was on, and the cause is not known.
+pub fn turn_on() {
+    IS_ON.store(true, Ordering::Relaxed);
 }
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -54,30 +55,37 @@ struct Reaper {
 /// Does `work`, which gives back `bytes` bytes of mappings: in a thread of its own, soon, if they are many; else now. The memory is kept by
 /// its files.
 pub fn unmap_soon(bytes: u64, work: impl FnOnce() + Send + 'static) {
-    later(bytes, 0, Duration::ZERO, work);
+    give_back(bytes, 0, Duration::ZERO, work);
 }
 
-/// Does `work`, which lets go of files with `bytes` bytes: in a thread of its own, when others have had the time to let go of them, if they
-/// are many; else now.
+/// Does `work`, which closes files with `bytes` bytes: in a thread of its own, when the client has had the time to unmap them, if they are
+/// many; else now.
 pub fn close_later(bytes: u64, work: impl FnOnce() + Send + 'static) {
-    later(bytes, bytes, KEPT, work);
+    give_back(bytes, bytes, KEPT, work);
 }
 
-fn later(bytes: u64, held: u64, after: Duration, work: impl FnOnce() + Send + 'static) {
+fn give_back(bytes: u64, held: u64, after: Duration, work: impl FnOnce() + Send + 'static) {
     static REAPER: OnceLock<Option<&'static Reaper>> = OnceLock::new();
-    if bytes < LARGE {
-        return work();
+    let is_behind = bytes >= LARGE && IS_ON.load(Ordering::Relaxed);
+    match is_behind.then(|| *REAPER.get_or_init(start)).flatten() {
+        Some(reaper) => reaper.add(held, after, work),
+        None => work(),
     }
-    let Some(reaper) = *REAPER.get_or_init(start) else { return work() };
-    let most = most_bytes();
-    let mut waiting = reaper.waiting.lock();
-    if waiting.bytes.saturating_add(held) > most {
-        drop(waiting);
-        return work();
+}
+
+impl Reaper {
+    /// Does `work` later, or now if it would keep too much memory.
+    fn add(&self, held: u64, after: Duration, work: impl FnOnce() + Send + 'static) {
+        let most = most_bytes();
+        let mut waiting = self.waiting.lock();
+        if waiting.bytes.saturating_add(held) > most {
+            drop(waiting);
+            return work();
+        }
+        waiting.bytes += held;
+        waiting.items.push(Item { due: Instant::now() + after, held, work: Box::new(work) });
+        self.more.notify_one();
     }
-    waiting.bytes += held;
-    waiting.items.push(Item { due: Instant::now() + after, held, work: Box::new(work) });
-    reaper.more.notify_one();
 }
 
 /// The thread; none where none can be had.
@@ -97,7 +105,7 @@ fn run(reaper: &Reaper) {
             }
             Some((at, _)) => {
                 let Item { held, work, .. } = waiting.items.swap_remove(at);
-                // Others wait for what comes after it.
+                // A panic must not end the thread: mappings wait for it.
                 let work = AssertUnwindSafe(work);
                 let done = parking_lot::MutexGuard::unlocked(&mut waiting, || catch_unwind(work));
                 if done.is_err() {
@@ -112,13 +120,11 @@ fn run(reaper: &Reaper) {
 /// Most bytes that may wait: half of what the machine, and every group that limits this process (cgroup-v2), has left, so that somebody who
 /// fills as much again does not run out.
 fn most_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kilobytes: Option<u64> = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
+    let of_machine = kfd::meminfo::bytes("MemAvailable").unwrap_or(0);
     let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let of_groups = left_of_groups(Path::new("/sys/fs/cgroup"), Path::new(group));
-    (kilobytes.unwrap_or(0) * 1024).min(of_groups).min(MOST) / 2
+    of_machine.min(of_groups).min(MOST) / 2
 }
 
 /// What the groups from `group` up to the root leave of memory.
@@ -151,6 +157,9 @@ mod tests {
         // TIMEOUT: of a thread on a busy machine.
         let next = || heard.recv_timeout(Duration::from_secs(60)).unwrap();
         let own = std::thread::current().id();
+        unmap_soon(LARGE, say());
+        assert_eq!(next(), own, "not turned on");
+        turn_on();
         unmap_soon(LARGE - 1, say());
         assert_eq!(next(), own);
         unmap_soon(LARGE, say());

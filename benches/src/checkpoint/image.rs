@@ -191,10 +191,8 @@ fn measure(
 
 /// Whether there is room for three times so much in memory and twice on the disk.
 fn has_room(bytes: usize, disk: &Place) -> Result<bool> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
-    let free = line.trim().trim_end_matches(" kB").parse::<usize>().unwrap_or(0) << 10;
-    Ok(free > 7 * bytes / 2 && disk.has_room_for(2 * bytes)?)
+    let free = kfd::meminfo::bytes("MemAvailable").unwrap_or(0);
+    Ok(free > 7 * bytes as u64 / 2 && disk.has_room_for(2 * bytes)?)
 }
 
 /// Measures the ordinary sizes.

@@ -17,6 +17,8 @@ use super::{DRAIN, Pieces, Place, plot};
 use crate::figure::{Report, median};
 use crate::gpu::Gpu;
 
+/// The variable that has the software device tell what its GPUs write.
+pub const TELLS: &str = "SOFTGPU_WRITES";
 /// Bytes of all buffers.
 const SIZES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 /// Bytes that change all the time.
@@ -98,9 +100,6 @@ fn slope(points: &[(u64, f64)]) -> f64 {
 pub fn run(report: &Report) -> Result<()> {
     measure_all(report, "checkpoint-stops")
 }
-
-/// The variable that has the software device tell what its GPUs write.
-pub const TELLS: &str = "SOFTGPU_WRITES";
 
 /// Measures on a device that tells ([`TELLS`]).
 pub fn run_told(report: &Report) -> Result<()> {

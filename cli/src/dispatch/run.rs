@@ -82,10 +82,7 @@ fn available(runtime: &Runtime, agent: &Agent) -> Result<u64> {
     if !runtime.transport_name().starts_with("soft") {
         return Ok(free);
     }
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    Ok(kib.map_or(free, |kib| free.min(kib.saturating_mul(1024))))
+    Ok(kfd::meminfo::bytes("MemAvailable").map_or(free, |bytes| free.min(bytes)))
 }
 
 fn prepare(args: &DispatchArgs, runtime: &Runtime, agent: &Agent) -> Result<Vec<Prepared>> {

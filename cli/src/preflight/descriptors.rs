@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use kfd::written::FEATURE_WP_ASYNC;
 use nix::sys::stat::{major, minor};
 
 use super::finding::{Finding, Severity};
@@ -119,9 +120,8 @@ fn anonymous(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Fi
 /// Whether a userfaultfd is one by which a runtime hears of stores (UFFD_FEATURE_WP_ASYNC): a checkpoint closes it. One of the program's
 /// own is found when the device is closed.
 fn tells_of_stores(fd: &Descriptor) -> bool {
-    const WP_ASYNC: u64 = 1 << 15;
     let features = fd.field("API").and_then(|api| u64::from_str_radix(api.split(':').nth(1)?, 16).ok());
-    features.is_some_and(|features| features & WP_ASYNC != 0)
+    features.is_some_and(|features| features & FEATURE_WP_ASYNC != 0)
 }
 
 /// A pidfd: of a process of the tree, or of one that has ended (`Pid: -1`).

@@ -86,7 +86,7 @@ pub enum CheckpointError {
         /// How long was waited for the other.
         waited: Duration,
     },
-    /// Somebody would not leave the device.
+    /// A call of the program did not return from the device in time.
     #[error("A thread was still inside the device after {} ms", waited.as_millis())]
     Busy {
         /// How long was waited.
@@ -105,7 +105,7 @@ pub enum CheckpointError {
     /// The copy engine that was to move contents could not be had.
     #[error("A copy engine could not be had for the contents of memory")]
     Engine(#[source] Box<QueueError>),
-    /// Somebody outside the session holds memory of it.
+    /// A process outside the session holds memory that is shared within it.
     #[error(
         "Memory is shared with processes outside the checkpoint, which would lose it: {}; end them, have them close it, \
          or checkpoint them together",

@@ -11,7 +11,7 @@
 //! /proc/PID/fd/M -> pipe:[...]                       controllers write, the agent reads
 //! ```
 //!
-//! Who may look there may also read the process's memory (`PTRACE_MODE_READ`): its own user and who is privileged.
+//! Looking there takes the right to read the process's memory (`PTRACE_MODE_READ`): its own user's, or privilege.
 //!
 //! INVARIANT: nothing that is read here is trusted further than its writer: an invitation leads to a connection whose
 //! peer the kernel names, and an order without a connection can only have the process run.

@@ -34,7 +34,7 @@ const CHUNK_ENTRY_BYTES: u64 = 64;
 /// A runtime as a checkpoint would find it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInfo {
-    /// Who answers it: `kfd`, `soft:gfx1100`.
+    /// The transport to its device: `kfd`, `soft:gfx1100`.
     pub transport: String,
     /// Where it is between running and frozen.
     pub state: State,

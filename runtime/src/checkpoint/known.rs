@@ -5,9 +5,9 @@
 //! The device tells what its GPUs have written, if it is a software device that was told to look, and the kernel what the process has
 //! ([`kfd::written`]). Where one of them does not, nothing is known, and every byte is hashed.
 //!
-//! INVARIANT: what is not known is read. A chunk is known if it was not written after the look that came before it was last read, filled or
-//! found unchanged. Not known is memory that others may write: shared memory, physical memory that ranges map, and all after the process
-//! has forked.
+//! INVARIANT: what is not known is read. A chunk is known from when it is read or filled until a look finds it written; the look before that was
+//! earlier than the read or the fill. Memory that others may write is never known: shared memory, physical memory that ranges map, and all
+//! memory after the process has forked.
 
 use std::collections::BTreeMap;
 
@@ -32,15 +32,9 @@ struct Known {
 
 #[derive(Debug)]
 struct Buffer {
-    va: u64,
     bytes: u64,
+    /// What is missing is not known.
     chunks: Vec<KnownChunk>,
-}
-
-impl Buffer {
-    fn unknown(va: u64, bytes: u64) -> Self {
-        Self { va, bytes, chunks: Vec::new() }
-    }
 }
 
 /// Whether nobody but the process and the agents that it is mapped to can write such an object.
@@ -74,24 +68,25 @@ impl KnownContents {
                 }
             },
         };
+        let Ok(look) = pages.look() else { return false };
         let mut buffers = BTreeMap::new();
         for ((key, bo), mut units) in objects.into_iter().zip(told) {
-            let (va, bytes) = (bo.state.va, bo.state.bytes);
+            let bytes = bo.state.bytes;
             if bo.state.cpu_mapped {
                 let range = bo.cpu_va()..bo.cpu_va() + bytes;
-                if pages.take(&range, range.start, CHUNK_BYTES, &mut units).is_err() {
+                if look.take(&range, range.start, CHUNK_BYTES, &mut units).is_err() {
                     units = Units::all(bytes.div_ceil(CHUNK_BYTES));
                 }
             }
-            let same = old.remove(&key).filter(|old| (old.va, old.bytes) == (va, bytes));
-            let mut buffer = same.unwrap_or_else(|| Buffer::unknown(va, bytes));
-            for (chunk, unit) in buffer.chunks.iter_mut().zip(0..) {
+            let mut chunks = old.remove(&key).map_or_else(Vec::new, |old| old.chunks);
+            for (chunk, unit) in chunks.iter_mut().zip(0..) {
                 if units.has(unit) {
                     *chunk = KnownChunk::Unknown;
                 }
             }
-            buffers.insert(key, buffer);
+            buffers.insert(key, Buffer { bytes, chunks });
         }
+        drop(look);
         *known = Some(Known { pages, buffers });
         true
     }

@@ -345,9 +345,9 @@ fn rebuild_drained(
     ended?;
     registry.bos.iter_mut().try_for_each(|(_, bo)| on.show(bo)).map_err(device("to show a buffer again"))?;
     context.guard.forget_hidden(&mut registry);
-    // Else a thread may have stored something since.
-    if hidden.is_ok() {
-        know_filled(context, &registry, on, &keys, from);
+    // Not hidden, a thread may have stored something since it was filled.
+    if hidden.is_ok() && know_filled(context, &registry, on, &keys, from) {
+        contents::let_go(&registry, &keys, from.limit);
     }
     on.make_svm(&mut registry.svm).map_err(device("to give agents access to shared memory again"))?;
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
@@ -359,20 +359,25 @@ fn rebuild_drained(
     Ok(participant)
 }
 
-/// Nobody has written to the buffers since they were filled: what they hold is what the image says.
-fn know_filled(context: &Context, registry: &Registry, on: &Device, filled: &ObjectBytes, from: &Source<'_>) {
+/// Notes that the buffers hold what the image says: nobody has written to them since they were filled. Whether it is told what is written.
+fn know_filled(
+    context: &Context,
+    registry: &Registry,
+    on: &Device,
+    filled: &ObjectBytes,
+    from: &Source<'_>,
+) -> bool {
     let machine = CheckpointMachine::of(context);
     if !machine.known.look(registry, on) {
-        return;
+        return false;
     }
     let bytes: BTreeMap<String, u64> = filled.iter().map(|(key, bytes)| (key.to_string(), *bytes)).collect();
     // An extent of somebody else has no chunk that anybody asks for.
     let extents = from.names.iter().map(|name| bytes.get(name).copied().unwrap_or(0));
     let mut chunks: BTreeMap<&String, _> = from.names.iter().zip(from.image.known(extents)).collect();
     let chunks = filled.iter().map(|(key, _)| chunks.remove(&key.to_string()).unwrap_or_default());
-    machine.known.learn(filled.iter().copied(), chunks.collect::<Vec<_>>());
-    // A restore that is late is none that failed by this.
-    let _ = contents::let_go(registry, filled, from.limit);
+    machine.known.learn(filled.iter().copied(), chunks);
+    true
 }
 
 /// Goes back to what is in the driver: this process's own, or a copy's that was just put there.

@@ -14,6 +14,7 @@ mod known;
 mod parent;
 mod place;
 mod reader;
+mod sink;
 mod table;
 mod worker;
 mod writer;

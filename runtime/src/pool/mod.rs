@@ -17,12 +17,14 @@ pub use self::buffer::{Buffer, HostGuard};
 pub use self::pointer::{PointerInfo, PointerKind};
 pub use self::registered::Registered;
 pub use self::typed::TypedBuffer;
+use kfd::meminfo;
+
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::device::flags;
 use crate::context::error::AllocError;
 use crate::context::memory::free::free_deferred;
-use crate::context::memory::make::{host_memory, make_bo};
+use crate::context::memory::make::make_bo;
 use crate::context::memory::request::Request;
 use crate::context::registry::arena;
 use crate::context::registry::state::{AgentIndex, BoRole};
@@ -88,7 +90,7 @@ impl Pool {
     pub fn bytes(&self) -> u64 {
         match self.is_of_agent() {
             true => self.context.agents[self.agent.at()].node().vram_bytes(),
-            false => host_memory("MemTotal:"),
+            false => meminfo::bytes("MemTotal").unwrap_or(0),
         }
     }
 
@@ -98,7 +100,7 @@ impl Pool {
     /// [`AllocError::Device`], [`AllocError::Lost`].
     pub fn available(&self) -> Result<u64, AllocError> {
         if !self.is_of_agent() {
-            return Ok(host_memory("MemAvailable:"));
+            return Ok(meminfo::bytes("MemAvailable").unwrap_or(0));
         }
         let pass = self.context.gate.enter()?;
         Ok(self.context.device_or_lost(&pass)?.available(self.agent)?)

@@ -23,9 +23,9 @@ use softgpu_waves::{Access, FirstTouch, Vm};
 use super::with_client;
 use super::written::WrittenRanges;
 use crate::hardware::GpuMapping;
-use crate::reaper::{self, LARGE, unmap_soon};
+use crate::reaper::unmap_soon;
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// What is mapped somewhere: a piece of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ struct Range {
 /// Ranges by first address; they never overlap.
 type Ranges = BTreeMap<u64, Range>;
 
-/// Large mappings that are on their way out, by address: nothing else can be mapped there before they are gone.
+/// Mappings that are about to be unmapped, by address: nothing else can be mapped there before they are gone.
 #[derive(Debug, Default)]
 struct Leaving {
     ranges: Mutex<BTreeMap<u64, u64>>,
@@ -61,7 +61,7 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Unmaps a range behind the answer.
+    /// Unmaps a range, behind the answer if it is large ([`unmap_soon`]).
     fn unmap(self: &Arc<Self>, va: u64, bytes: u64) {
         self.ranges.lock().insert(va, bytes);
         let leaving = Arc::clone(self);
@@ -72,7 +72,7 @@ impl Leaving {
         });
     }
 
-    /// Waits until nothing of a range is on its way out.
+    /// Waits until nothing of a range is about to be unmapped.
     fn wait(&self, va: u64, end: u64) {
         let mut ranges = self.ranges.lock();
         // The only one that can reach into it from before is the last one that begins there.
@@ -252,8 +252,7 @@ impl HostMemory {
         self.written.lock().unmapped(va, bytes);
         match self.with_client {
             true => with_client::unmap(va, bytes),
-            false if bytes >= LARGE && reaper::is_on() => self.leaving.unmap(va, bytes),
-            false => unmap_at(va, bytes),
+            false => self.leaving.unmap(va, bytes),
         }
     }
 }
@@ -349,6 +348,8 @@ mod tests {
 
     #[test]
     fn address_of_a_large_mapping_that_is_given_back_later_can_be_taken_at_once() {
+        const LARGE: u64 = 64 << 20;
+        crate::reaper::turn_on();
         let memory = HostMemory::default();
         let fd = memfd(LARGE, SealFlag::F_SEAL_SHRINK);
         for at in [0, LARGE / 2, 0, LARGE - PAGE] {

@@ -13,7 +13,7 @@ use kfd::transport::wire::{MAX_RANGES, MAX_UNITS};
 use kfd::written::{Units, WrittenPages};
 use nix::errno::Errno;
 
-const PAGE: u64 = 4096;
+use super::memory::PAGE;
 
 /// What is known of a client's memory; nothing before it has asked.
 #[derive(Debug, Default)]
@@ -57,14 +57,16 @@ impl WrittenRanges {
             Some(known) => known,
             None => Known { pages: WrittenPages::new()?, whole: BTreeMap::new() },
         };
+        let look = pages.look()?;
         let answer = |&(va, bytes): &(u64, u64)| {
             let units = bytes.div_ceil(unit);
             let is_known = whole.get(&va) == Some(&bytes);
             let mut written = if is_known { Units::none(units) } else { Units::all(units) };
             let parts = mapped(va, va + bytes);
-            parts.iter().try_for_each(|part| pages.take(part, va, unit, &mut written)).map(|()| written)
+            parts.iter().try_for_each(|part| look.take(part, va, unit, &mut written)).map(|()| written)
         };
         let answers = ranges.iter().map(answer).collect::<Result<_, Errno>>()?;
+        drop(look);
         self.known = Some(Known { pages, whole: ranges.iter().copied().collect() });
         Ok(answers)
     }

@@ -134,7 +134,7 @@ pub(super) struct Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if reaper::is_on() && matches!(self.domain, Domain::Vram { .. } | Domain::Gtt) {
+        if matches!(self.domain, Domain::Vram { .. } | Domain::Gtt) {
             let (fd, runs) = (Arc::clone(&self.fd), std::mem::take(&mut self.runs));
             reaper::close_later(self.bytes, move || drop((fd, runs)));
         }

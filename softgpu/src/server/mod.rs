@@ -22,7 +22,7 @@ mod orders;
 mod peer;
 mod refusal;
 mod saved;
-pub(crate) mod settings;
+mod settings;
 mod sys;
 mod tree;
 mod user;

@@ -123,7 +123,7 @@ pub(super) fn svm() -> bool {
 }
 
 /// Whether clients are told which memory GPUs have written.
-pub(crate) fn writes() -> bool {
+pub(super) fn writes() -> bool {
     std::env::var_os(WRITES).is_some_and(|value| value == "on")
 }
 

@@ -27,8 +27,7 @@ impl Host {
             let seen = std::thread::available_parallelism().map_or(1, usize::from);
             u32::try_from(seen).unwrap_or(u32::MAX)
         });
-        let meminfo = fs::read_to_string("/proc/meminfo").ok();
-        let ram_bytes = meminfo.as_deref().and_then(mem_total).unwrap_or(1 << 30);
+        let ram_bytes = kfd::meminfo::bytes("MemTotal").unwrap_or(1 << 30);
         let khz = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").ok();
         let max_mhz = khz.and_then(|khz| khz.trim().parse::<u32>().ok()).map_or(0, |khz| khz / 1000);
         Self { cores, ram_bytes, max_mhz }
@@ -55,11 +54,6 @@ fn count_list(list: &str) -> Option<u32> {
     })
 }
 
-fn mem_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,12 +64,6 @@ mod tests {
         assert_eq!(count_list("0"), Some(1));
         assert_eq!(count_list("3-0"), None);
         assert_eq!(count_list(""), None);
-    }
-
-    #[test]
-    fn mem_total_is_in_kibibytes() {
-        assert_eq!(mem_total("MemTotal:       24000000 kB\nMemFree: 1 kB\n"), Some(24_576_000_000));
-        assert_eq!(mem_total("MemFree: 1 kB\n"), None);
     }
 
     #[test]

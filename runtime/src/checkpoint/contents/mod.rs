@@ -49,8 +49,8 @@ pub(super) fn saved_buffers(registry: &Registry) -> Contents {
 }
 
 /// Takes the pages of objects out of the process's page tables, which a fill has put there: a process that closes its device waits for as
-/// long as it has many.
-pub(super) fn let_go(registry: &Registry, contents: &Contents, limit: &Limit) -> Result<(), Stopped> {
+/// long as it has many. Ends early with `limit`, which does no harm.
+pub(super) fn let_go(registry: &Registry, contents: &Contents, limit: &Limit) {
     let mapped = contents.iter().filter_map(|(key, bytes)| {
         let bo = registry.bos.get(*key).filter(|bo| bo.state.cpu_mapped)?;
         Some(bo.cpu_va()..bo.cpu_va() + bytes)
@@ -59,15 +59,18 @@ pub(super) fn let_go(registry: &Registry, contents: &Contents, limit: &Limit) ->
     let pieces: Vec<Range<u64>> = mapped
         .flat_map(|range| range.clone().step_by(step).map(move |at| at..range.end.min(at + CHUNK_BYTES)))
         .collect();
-    for_each(pieces.len(), 1, limit, |n, _| {
+    let done = for_each(pieces.len(), 1, limit, |n, _| {
         let Range { start, end } = pieces[n];
         if let Some(at) = NonNull::new(with_exposed_provenance_mut(size(start))) {
             // SAFETY: an object's pages, which the device's file has: they are found again there. Of a mapping that the driver does
             // not let go of (VM_PFNMAP) the call is refused.
             let _ = unsafe { madvise(at, size(end - start), MmapAdvise::MADV_DONTNEED) };
         }
-        Ok(())
-    })
+        Ok::<(), Stopped>(())
+    });
+    if let Err(stopped) = done {
+        tracing::debug!(target: "checkpoint", %stopped, "pages stay in the process's page tables");
+    }
 }
 
 /// How the memory of one agent is moved: by the process itself or by the agent's copy engine.

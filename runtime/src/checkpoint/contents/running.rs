@@ -29,8 +29,8 @@ use crate::checkpoint::error::{CheckpointError, device, system};
 use crate::context::Context;
 use crate::context::device::Device;
 use crate::context::queue::transfer::FreeBuffers;
-use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
+use crate::context::registry::{Bo, Registry};
 use crate::image::{
     AgentRange, CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, Extent, HostRange, KnownChunk, Piece,
 };
@@ -47,19 +47,17 @@ struct Object {
 #[derive(Debug)]
 struct Source<'c> {
     context: &'c Context,
-    on: &'c Device,
-    views: Views,
     /// The addresses of objects of which zeros were given for bytes that were not to be had.
     missed: Mutex<BTreeSet<u64>>,
     /// By address.
     objects: Vec<Object>,
-    by: By,
+    by: By<'c>,
 }
 
 #[derive(Debug)]
-enum By {
-    /// A buffer for each worker that may work at a time, and the numbers of those that are free.
-    Process { buffers: Vec<Staging>, free: FreeBuffers, limit: Limit },
+enum By<'c> {
+    /// A buffer for each worker that may work at a time, the numbers of those that are free, and views of the objects.
+    Process { buffers: Vec<Staging>, free: FreeBuffers, views: Views<'c>, limit: Limit },
     /// And whether it has failed: the first one who finds that has waited for all.
     Engine(Box<AgentEngine>, AtomicBool),
 }
@@ -153,7 +151,7 @@ impl<'c> Running<'c> {
                     let taken: u64 = objects.iter().map(|object| object.bytes).sum();
                     self.left_bytes += all - taken;
                     let by = By::Engine(engine, AtomicBool::new(false));
-                    self.sources.push(Source::new(self.context, on, objects, by));
+                    self.sources.push(Source::new(self.context, objects, by));
                 }
                 // Too slow beside the process.
                 Ok(Way::Aperture { .. }) | Err(CheckpointError::Hidden { .. }) => self.left_bytes += all,
@@ -164,8 +162,9 @@ impl<'c> Running<'c> {
         drop(registry);
         let buffers: Result<Vec<_>, std::io::Error> = (0..workers).map(|_| Staging::new()).collect();
         let buffers = buffers.map_err(system("find memory for copies"))?;
-        let by = By::Process { buffers, free: FreeBuffers::new(workers), limit: limit.clone() };
-        self.sources.push(Source::new(self.context, on, objects, by));
+        let (free, views) = (FreeBuffers::new(workers), Views::new(on));
+        let by = By::Process { buffers, free, views, limit: limit.clone() };
+        self.sources.push(Source::new(self.context, objects, by));
         Ok(())
     }
 
@@ -196,7 +195,11 @@ impl<'c> Running<'c> {
     /// From now on large objects are read through mappings of their own, or where the program has them. What is read there is in the
     /// program's page tables, which it waits for when it closes its device; and while stores are looked for, each page costs a fault.
     pub fn use_views(&self, used: bool) {
-        self.sources.iter().for_each(|source| source.views.use_them(used));
+        for source in &self.sources {
+            if let By::Process { views, .. } = &source.by {
+                views.use_them(used);
+            }
+        }
     }
 
     /// Whether engines copy, for which the registry is locked.
@@ -236,8 +239,8 @@ fn objects(
 }
 
 impl<'c> Source<'c> {
-    fn new(context: &'c Context, on: &'c Device, objects: Vec<Object>, by: By) -> Self {
-        Self { context, on, views: Views::default(), missed: Mutex::default(), objects, by }
+    fn new(context: &'c Context, objects: Vec<Object>, by: By<'c>) -> Self {
+        Self { context, missed: Mutex::default(), objects, by }
     }
 }
 
@@ -247,33 +250,32 @@ impl Source<'_> {
         self.objects.iter().map(move |object| Extent::Agent(range(object)))
     }
 
-    /// Where the process can read a piece, if the object is there, and the mapping that this is in, if it is one for copies.
-    fn visible(&self, piece: &Piece) -> (Option<u64>, Option<Arc<View>>) {
+    /// Where the process can read a piece, if the object is there, and the view that this is in, if it is one.
+    fn visible(&self, views: &Views<'_>, piece: &Piece) -> (Option<u64>, Option<Arc<View>>) {
         let registry = self.context.registry.lock();
-        let Some((object, offset)) = self.object(&registry, piece) else { return (None, None) };
-        if let Some(view) = self.views.of(self.on, &registry, object.key) {
-            return (Some(view.address() + offset), Some(view));
+        let Some(bo) = self.there(&registry, piece) else { return (None, None) };
+        let offset = piece.va - bo.state.va;
+        match views.of(self.owner(piece).key, bo) {
+            Some(view) => (Some(view.address() + offset), Some(view)),
+            None => (Some(bo.cpu_va() + offset), None),
         }
-        (registry.bos.get(object.key).map(|bo| bo.cpu_va() + offset), None)
     }
 
-    /// Where the process has a piece now, if the object is there that it was a part of.
-    fn place(&self, registry: &Registry, piece: &Piece) -> Option<u64> {
-        let (object, offset) = self.object(registry, piece)?;
-        registry.bos.get(object.key).map(|bo| bo.cpu_va() + offset)
+    /// The object that a piece is a part of.
+    fn owner(&self, piece: &Piece) -> &Object {
+        let after = self.objects.partition_point(|object| object.va <= piece.va);
+        &self.objects
+            [after.checked_sub(1).expect("INVARIANT: pieces are of the extents, which are these objects'")]
     }
 
-    /// Some of a piece was not to be had.
+    /// Says that some of a piece was not to be had.
     fn miss(&self, piece: &Piece) {
-        let at = self.objects.partition_point(|object| object.va <= piece.va).checked_sub(1);
-        self.missed.lock().extend(at.map(|at| self.objects[at].va));
+        self.missed.lock().insert(self.owner(piece).va);
     }
 
-    /// The object that a piece is a part of, if it is there, and where in it.
-    fn object(&self, registry: &Registry, piece: &Piece) -> Option<(Object, u64)> {
-        let at = self.objects.partition_point(|object| object.va <= piece.va).checked_sub(1)?;
-        let object = self.objects[at];
-        let offset = piece.va - object.va;
+    /// The object that a piece is a part of, if it is still there and can be read.
+    fn there<'r>(&self, registry: &'r Registry, piece: &Piece) -> Option<&'r Bo> {
+        let object = self.owner(piece);
         let bo = registry.bos.get(object.key)?;
         let is_same = bo.kernel.is_some() && (bo.state.va, bo.state.bytes) == (object.va, object.bytes);
         // An engine would fault, and the program's queues with it.
@@ -281,8 +283,9 @@ impl Source<'_> {
             By::Engine(..) => bo.state.mapped.contains(&bo.state.agent),
             By::Process { .. } => true,
         };
-        let is_within = offset.checked_add(piece.bytes).is_some_and(|end| end <= object.bytes);
-        (is_same && is_reached && is_within).then_some((object, offset))
+        let end = (piece.va - object.va).checked_add(piece.bytes);
+        let is_within = end.is_some_and(|end| end <= object.bytes);
+        (is_same && is_reached && is_within).then_some(bo)
     }
 }
 
@@ -314,7 +317,7 @@ impl ContentEngine for Source<'_> {
                     return Err(EngineError::Failed("another transfer has failed".into()));
                 }
                 let (there, gone): (Vec<Piece>, Vec<Piece>) =
-                    pieces.iter().partition(|piece| self.place(&registry, piece).is_some());
+                    pieces.iter().partition(|piece| self.there(&registry, piece).is_some());
                 gone.iter().for_each(|piece| {
                     self.miss(piece);
                     buffer.range().zero(piece.at, piece.bytes);
@@ -326,9 +329,9 @@ impl ContentEngine for Source<'_> {
                 has_failed.fetch_or(fetched.is_err(), Ordering::Relaxed);
                 fetched
             }
-            By::Process { buffers, .. } => {
+            By::Process { buffers, views, .. } => {
                 for piece in pieces {
-                    let (place, _view) = self.visible(piece);
+                    let (place, _view) = self.visible(views, piece);
                     let copy = |from| buffers[buffer.number()].copy(from, piece.at, piece.bytes);
                     let copied = place
                         .map_or(Ok(0), copy)

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use queues::words::size;
 
 use crate::context::device::Device;
-use crate::context::registry::Registry;
+use crate::context::registry::Bo;
 use crate::context::registry::state::BoKey;
 use crate::image::CHUNK_BYTES;
 
@@ -33,39 +33,46 @@ impl View {
 }
 
 /// The last ones that were made.
-#[derive(Debug, Default)]
-pub(super) struct Views {
+#[derive(Debug)]
+pub(super) struct Views<'c> {
+    on: &'c Device,
     are_used: AtomicBool,
     last: Mutex<VecDeque<(BoKey, Option<Arc<View>>)>>,
 }
 
-impl Views {
-    /// Whether there are any from now on.
+impl<'c> Views<'c> {
+    /// None, and none are made before [`Views::use_them`].
+    pub(super) fn new(on: &'c Device) -> Self {
+        Self { on, are_used: AtomicBool::new(false), last: Mutex::default() }
+    }
+
+    /// Whether views are made from now on.
     pub(super) fn use_them(&self, used: bool) {
         self.are_used.store(used, Ordering::Relaxed);
     }
 
-    /// That of an object; none of a small one, or where none can be had.
-    pub(super) fn of(&self, on: &Device, registry: &Registry, key: BoKey) -> Option<Arc<View>> {
-        let bo = registry.bos.get(key).filter(|bo| bo.state.bytes >= CHUNK_BYTES)?;
-        if !self.are_used.load(Ordering::Relaxed) {
+    /// That of the object with this key; none of a small one, or if the driver makes none.
+    pub(super) fn of(&self, key: BoKey, bo: &Bo) -> Option<Arc<View>> {
+        if !self.are_used.load(Ordering::Relaxed) || bo.state.bytes < CHUNK_BYTES {
             return None;
         }
         let mut last = self.last.lock();
         if let Some((_, view)) = last.iter().find(|(known, _)| *known == key) {
             return view.clone();
         }
-        let reserved = MmapOptions::new().len(size(bo.state.bytes)).no_reserve_swap().map_anon();
-        let made = reserved.ok().and_then(|reserved| {
-            let view = MmapRaw::from(reserved);
-            // SAFETY: the pages are this view's, of as many bytes, and nobody has used them.
-            let mapped = unsafe { on.map_beside(bo, view.as_mut_ptr()) };
-            mapped.ok().map(|()| Arc::new(View(view)))
-        });
+        let made = self.make(bo);
         if last.len() == MOST {
             last.pop_front();
         }
         last.push_back((key, made.clone()));
         made
+    }
+
+    fn make(&self, bo: &Bo) -> Option<Arc<View>> {
+        let reserved = MmapOptions::new().len(size(bo.state.bytes)).no_reserve_swap().map_anon();
+        let view = MmapRaw::from(reserved.ok()?);
+        // SAFETY: the pages are this view's, of as many bytes, and nobody has used them.
+        unsafe { self.on.map_beside(bo, view.as_mut_ptr()) }.ok()?;
+        Some(Arc::new(View(view)))
     }
 }

@@ -146,7 +146,7 @@ fn divide(setups: &mut [Setup]) -> ! {
                 0 => setups[at].serve(),
                 -1 => {
                     let errno = *libc::__errno_location();
-                    // Whoever tries again finds what these took free.
+                    // The sockets and files that these hold must be free for the next attempt.
                     for &pid in &forked[..at] {
                         libc::kill(pid, libc::SIGKILL);
                         libc::waitpid(pid, std::ptr::null_mut(), 0);

@@ -13,7 +13,7 @@ use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
 use crate::context::memory::guard;
 use crate::context::memory::window::{self, READ_WRITE};
-use crate::context::registry::state::{AgentIndex, BoKind, BoRole};
+use crate::context::registry::state::{AgentIndex, BoKind, BoRole, BoState};
 use crate::context::registry::{Bo, KernelBo};
 
 /// `KFD_IOC_ALLOC_MEM_FLAGS_*` for each use of memory.
@@ -123,7 +123,7 @@ impl Device {
     /// # Safety
     /// What is mapped in as many bytes at `at` is replaced; nothing may rely on it.
     pub unsafe fn map_beside(&self, bo: &Bo, at: *mut u8) -> Result<(), DeviceError> {
-        if !bo.state.cpu_mapped || !matches!(bo.state.kind, BoKind::Vram | BoKind::Gtt) {
+        if !is_cpu_mapped(&bo.state) {
             return Err(DeviceError::Absent { what: "a mapping of the buffer object" });
         }
         // SAFETY: the caller gives up what is mapped there.
@@ -135,8 +135,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Mmap`].
     fn map_cpu_for(&self, bo: &Bo, rights: ProtFlags) -> Result<(), DeviceError> {
-        let state = &bo.state;
-        if !state.cpu_mapped || !matches!(state.kind, BoKind::Vram | BoKind::Gtt) {
+        if !is_cpu_mapped(&bo.state) {
             return Ok(());
         }
         let at = std::ptr::with_exposed_provenance_mut::<u8>(size(bo.cpu_va()));
@@ -252,6 +251,11 @@ impl Device {
         }
         put_back(bo)
     }
+}
+
+/// Whether a buffer object is mapped for the CPU through its agent's render file.
+fn is_cpu_mapped(state: &BoState) -> bool {
+    state.cpu_mapped && matches!(state.kind, BoKind::Vram | BoKind::Gtt)
 }
 
 fn put_back(bo: &Bo) -> Result<(), DeviceError> {

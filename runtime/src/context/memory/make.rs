@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: a failure leaves nothing registered and nothing allocated.
 
-use kfd::Errno;
+use kfd::{Errno, meminfo};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::mapped::{self, Mapped};
@@ -67,7 +67,7 @@ fn alloc_error(
             let name = format!("{} ({})", info.target().name, info.uuid());
             (name, device.available(agent).unwrap_or(0))
         }
-        _ => ("gtt".to_owned(), host_memory("MemAvailable:")),
+        _ => ("gtt".to_owned(), meminfo::bytes("MemAvailable").unwrap_or(0)),
     };
     AllocError::OutOfMemory { agent: name, wanted, available, held }
 }
@@ -88,12 +88,4 @@ pub fn bo_view(registry: &Registry, key: BoKey) -> Option<Mapped> {
         return None;
     }
     mapped::view(state.va, state.bytes)
-}
-
-/// A line of `/proc/meminfo` in bytes, 0 if it cannot be read.
-pub fn host_memory(name: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.map_or(0, |kib| kib.saturating_mul(1024))
 }
