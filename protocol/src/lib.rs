@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The freeze and thaw protocol without its device: the [`gate`], the state machine that closes and opens it
-//! ([`StateMachine`]), what ends a verb early ([`Limit`]), and when a checkpointed process resumes without an
-//! order ([`lease`]).
+//! ([`StateMachine`]), what ends a verb early ([`Limit`]), when a checkpointed process resumes without an order
+//! ([`lease`]), and how contents come back to a process that runs already ([`arrivals`]).
 //!
 //! INVARIANT: nothing here does I/O or knows a device. What the state machine drives is a [`Steps`]; the runtime's is the
 //! GPU, the models' (`tests/model`, with `--cfg loom`) is a fake that fails wherever it can. So the code that is
@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod arrivals;
 pub mod gate;
 pub mod lease;
 mod limit;

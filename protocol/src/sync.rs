@@ -51,4 +51,6 @@ mod real {
 
     /// How long a closing thread sleeps before it looks whether it was cancelled.
     pub(crate) const CANCEL_POLL: Duration = Duration::from_millis(10);
+    /// How long a thread that waits for contents sleeps before it looks whether its time is over.
+    pub(crate) const ARRIVAL_POLL: Duration = Duration::from_millis(10);
 }

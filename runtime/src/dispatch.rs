@@ -16,6 +16,7 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind, RawPacket};
+use stasis_protocol::gate::Pass;
 
 pub use self::arg::Arg;
 use self::arg::{are_words, try_put_words};
@@ -153,6 +154,9 @@ impl<'a> Dispatch<'a> {
         let is_filled = self.try_fill(&mut block);
         if !is_filled {
             self.check_arguments()?;
+        }
+        if handle.context.arriving.is_active() {
+            self.await_contents(&pass)?;
         }
         let index = {
             let mut slot = handle.live.reserve(&pass, 1)?;
@@ -351,6 +355,26 @@ impl<'a> Dispatch<'a> {
             Arguments::Raw(raw) => layout.check_raw(raw)?,
         }
         Ok(())
+    }
+
+    /// Has the contents of the buffers be here that the kernel may reach, if they are still to come.
+    #[cold]
+    fn await_contents(&self, pass: &Pass<'_>) -> Result<(), SubmitError> {
+        let handle = &*self.queue.0;
+        if handle.is_internal {
+            return Ok(());
+        }
+        let mut words = Vec::new();
+        let mut add = |bytes: &[u8]| {
+            words.extend(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
+        };
+        match self.arguments {
+            Arguments::Checked(arguments) => {
+                arguments.iter().for_each(|argument| add(argument.as_ref()));
+            }
+            Arguments::Raw(block) => add(block),
+        }
+        handle.context.arriving.reached(&handle.context, pass, &words).map_err(SubmitError::Contents)
     }
 
     #[inline]

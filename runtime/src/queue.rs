@@ -101,6 +101,8 @@ pub(crate) struct Handle {
     pub page_va: u64,
     pub private_base_hi: u32,
     pub shared_base_hi: u32,
+    /// The runtime's own, for copies, which see to their buffers' contents themselves.
+    pub is_internal: bool,
 }
 
 impl fmt::Debug for Queue {
@@ -255,7 +257,10 @@ impl Handle {
         lost_agent::check(&context, pass, &agent.info)?;
         let Created { key, live, page_va, private_base_hi, shared_base_hi } =
             create_queue(&context, pass, &agent.info, recipe)?;
-        let queue = Arc::new(Handle { context, key, live, agent, page_va, private_base_hi, shared_base_hi });
+        let is_internal = recipe.internal;
+        let queue =
+            Handle { context, key, live, agent, page_va, private_base_hi, shared_base_hi, is_internal };
+        let queue = Arc::new(queue);
         // A fault that was told since may have passed over a queue that was not there yet.
         lost_agent::check(&queue.context, pass, &queue.agent.info)?;
         if recipe.kind.is_compute() {

@@ -75,10 +75,15 @@ pub fn run(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> R
 }
 
 fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Result<()> {
+    if args.terms.lazy.is_some() {
+        bail!(
+            "--lazy is for programs that use Stasis's runtime: those under `stasis run` have pointers to all of their memory"
+        );
+    }
     let started = Instant::now();
     let criu = Criu::find()?;
     let bar = spinner(args.json);
-    check_files(manifest, opened, args.no_verify, &bar)?;
+    check_files(manifest, opened, args.no_verify, false, &bar)?;
     let name = manifest.foreign.as_deref().context("The checkpoint has no device")?;
     let description = Description::read(opened, name)?;
     bar.set_message("waiting for the pid");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use stasis::checkpoint::{Admission, OnStranded, Place};
+use stasis::checkpoint::{Admission, Lazy, OnStranded, Place};
 use stasis::criu::{CriuOptions, NetworkLock, Trust, has_terminal};
 
 use super::outcome::directory_bytes;
@@ -150,6 +150,14 @@ fn on_stranded(name: &str) -> Result<OnStranded, String> {
     }
 }
 
+fn lazy(name: &str) -> Result<Lazy, String> {
+    match name {
+        "background" => Ok(Lazy::Background),
+        "asked" => Ok(Lazy::Asked),
+        _ => Err("it is none of background, asked".to_owned()),
+    }
+}
+
 fn network_lock(name: &str) -> Result<NetworkLock, String> {
     [NetworkLock::Nftables, NetworkLock::Iptables, NetworkLock::Skip]
         .into_iter()
@@ -212,6 +220,17 @@ pub struct TermsArgs {
     /// Bear that a path from one GPU to another is missing here: copies go through the host's memory instead.
     #[arg(long)]
     pub(crate) allow_staged: bool,
+    /// Let the process run before its buffers are filled: they are read when it looks at them, each part checked before, and
+    /// the rest in the background, or with `asked` never.
+    #[arg(
+        long,
+        value_name = "background|asked",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "background",
+        value_parser = lazy
+    )]
+    pub(crate) lazy: Option<Lazy>,
     /// The device that a restored copy takes, as STASIS_DEVICE names it; without, that of STASIS_DEVICE in the environment,
     /// else the one it had.
     #[arg(long, value_name = "SPEC")]
@@ -227,8 +246,9 @@ impl RestoreArgs {
 impl TermsArgs {
     /// With the switches of this program's environment, and the device that it names.
     pub fn admission(&self) -> Result<Admission> {
-        let (places, allow_staged) = (self.map.clone(), self.allow_staged);
-        let terms = Admission { places, allow_staged, ..Admission::from_env()? };
+        let (places, allow_staged, lazy) =
+            (self.map.clone(), self.allow_staged, self.lazy.unwrap_or_default());
+        let terms = Admission { places, allow_staged, lazy, ..Admission::from_env()? };
         Ok(terms.on_device(self.device.as_deref())?)
     }
 }

@@ -20,8 +20,14 @@ use super::progress::mebibytes;
 const SAID: u64 = 64 << 20;
 
 /// Makes sure that programs and files are those of the checkpoint, both at a time: each is read from end to end, unless
-/// the user is in a hurry.
-pub fn all(manifest: &Manifest, directory: &OpenDirectory, no_verify: bool, bar: &ProgressBar) -> Result<()> {
+/// the user is in a hurry. With `lazy` the buffers' contents are left to the processes, which check each part when they read it.
+pub fn all(
+    manifest: &Manifest,
+    directory: &OpenDirectory,
+    no_verify: bool,
+    lazy: bool,
+    bar: &ProgressBar,
+) -> Result<()> {
     bar.set_message("checking the files");
     let done = AtomicU64::new(0);
     let progress = |bytes| {
@@ -34,7 +40,7 @@ pub fn all(manifest: &Manifest, directory: &OpenDirectory, no_verify: bool, bar:
     let programs = || manifest.executable.iter().chain(members.clone()).try_for_each(Executable::check);
     let files = || {
         // First: what an image says of itself, its version or the place of the damage, says more than a list of hashes.
-        manifest.image_names().try_for_each(|name| image(directory, &name, no_verify))?;
+        manifest.image_names().try_for_each(|name| image(directory, &name, no_verify || lazy))?;
         manifest.check_files(directory, !no_verify, &progress)?;
         Ok(())
     };
@@ -75,11 +81,12 @@ pub fn open_image(directory: &OpenDirectory, name: &str) -> Result<Image> {
     Ok(Image::of_files(directory.file(name)?, &path, open)?)
 }
 
-/// Makes sure that an image is whole, and that its process will find the others of its session.
-fn image(directory: &OpenDirectory, name: &str, no_verify: bool) -> Result<()> {
+/// Makes sure that an image is whole, but for the bytes of the buffers if they are checked `later`, and that its process will find
+/// the others of its session.
+fn image(directory: &OpenDirectory, name: &str, later: bool) -> Result<()> {
     let path = directory.path().join(name);
     let image = open_image(directory, name)?;
-    if !no_verify {
+    if !later {
         image.verify()?;
     }
     let metadata: Metadata = image.metadata()?;

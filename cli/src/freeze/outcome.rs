@@ -73,6 +73,8 @@ pub(super) fn sum_restored<'r>(reports: impl Iterator<Item = &'r RestoreReport>)
         content_bytes: sum.content_bytes + report.content_bytes,
         read_bytes: sum.read_bytes + report.read_bytes,
         engine_bytes: sum.engine_bytes + report.engine_bytes,
+        lazy_bytes: sum.lazy_bytes + report.lazy_bytes,
+        not_lazy: sum.not_lazy.or_else(|| report.not_lazy.clone()),
     })
 }
 
@@ -237,6 +239,13 @@ impl RestoreOutcome {
             self.report.rebuild_ms,
             self.report.fill_ms,
         );
+        if self.report.lazy_bytes > 0 {
+            let left = mebibytes(self.report.lazy_bytes);
+            text.push_str(&format!("  {left:.1} MiB of them come while it runs\n"));
+        }
+        if let Some(why) = &self.report.not_lazy {
+            text.push_str(&format!("  not lazy: {why}\n"));
+        }
         for row in &self.processes {
             text.push_str(&format!(
                 "  process {}: {:.1} MiB of buffers, {:.0} ms open, {:.0} rebuild, {:.0} fill{}\n",

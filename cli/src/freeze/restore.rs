@@ -52,7 +52,7 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     let admission = args.terms.admission()?;
     let criu = Criu::find()?;
     let bar = spinner(args.json);
-    let checked = check::all(&manifest, opened, args.no_verify, &bar);
+    let checked = check::all(&manifest, opened, args.no_verify, args.terms.lazy.is_some(), &bar);
     if !manifest.is_sealed() && checked.is_ok() {
         bar.suspend(|| eprintln!("Warning: {}", check::unlisted(&manifest, directory)));
     }

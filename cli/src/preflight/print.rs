@@ -11,6 +11,7 @@ use stasis::checkpoint::{Activity, CallError, Done, Objects, Preempt, ProcessInf
 use super::finding::{Finding, Severity};
 use super::stalled::{explain, is_stalled};
 use super::{ProcessReport, Report, RunClient, RunDevice, stand};
+use crate::freeze::mebibytes;
 use crate::output::{self, counted};
 
 /// TIMEOUT: an agent at work on a verb answers after it.
@@ -222,6 +223,8 @@ struct Status {
     order: Option<String>,
     order_ms: u64,
     last_error: Option<String>,
+    /// Bytes of buffers that are still to come after a lazy restore.
+    lazy_bytes: u64,
     runtime: Option<ProcessInfo>,
 }
 
@@ -232,14 +235,14 @@ pub(super) fn status(pid: i32, json: bool) -> Result<()> {
         error => error.into(),
     });
     let (state, done) = answer?;
-    let Done::Status { activity, order, order_ms, last_error, .. } = done else {
+    let Done::Status { activity, order, order_ms, last_error, lazy_bytes, .. } = done else {
         bail!("The agent of process {pid} answered out of turn: it is {state}");
     };
     let runtime = match call(pid, &Request::Info, PATIENCE) {
         Ok((_, Done::Info(info))) => Some(*info),
         _ => None,
     };
-    let status = Status { pid, state, activity, order, order_ms, last_error, runtime };
+    let status = Status { pid, state, activity, order, order_ms, last_error, lazy_bytes, runtime };
     if json {
         output::show(serde_json::to_string(&status)? + "\n");
         return Ok(());
@@ -254,6 +257,13 @@ fn describe(status: &Status) -> String {
     if let Some(order) = &status.order {
         let (since, activity) = (status.order_ms, status.activity);
         line(&mut text, format_args!("  at work   on a {order} since {since} ms: {activity}"));
+    }
+    if status.lazy_bytes > 0 {
+        let left = mebibytes(status.lazy_bytes);
+        line(
+            &mut text,
+            format_args!("  restored  without {left:.1} MiB of its buffers, which come while it runs"),
+        );
     }
     if let Some(info) = &status.runtime {
         line(&mut text, format_args!("  device    {}", info.transport));

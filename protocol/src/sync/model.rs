@@ -256,3 +256,5 @@ impl<T> SharedCell<T> {
 
 /// How long a closing thread sleeps before it looks whether it was cancelled: the shortest time there is.
 pub(crate) const CANCEL_POLL: Duration = Duration::from_nanos(1);
+/// How long a thread that waits for contents sleeps before it looks whether its time is over: the shortest time there is.
+pub(crate) const ARRIVAL_POLL: Duration = Duration::from_nanos(1);

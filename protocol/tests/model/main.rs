@@ -8,6 +8,7 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
+mod arrivals;
 mod gate;
 mod state_machine;
 mod world;

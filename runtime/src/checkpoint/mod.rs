@@ -26,6 +26,8 @@ mod inbox;
 mod info;
 mod keeper;
 mod known;
+mod last_line;
+mod lazy;
 mod machine;
 mod message;
 mod options;
@@ -49,7 +51,7 @@ pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};
 
 pub use self::admit::{
-    Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, LinkKind, Links, OfferError,
+    Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, Lazy, LinkKind, Links, OfferError,
     PeerBuffers, Place, PlaceError, Relation, Rule, Subject, Switch, SwitchError, TermsOffer, Value, rules,
 };
 pub use self::audit::{Culprit, audit_process, is_of_device};

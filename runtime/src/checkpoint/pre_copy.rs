@@ -96,6 +96,8 @@ fn copy(
     let started = Instant::now();
     let pass = context.gate.enter()?;
     let on = context.device_or_lost(&pass)?;
+    let arrived = context.arriving.all_within(context, &pass, limit);
+    arrived.map_err(|error| CheckpointError::arriving("pre-copy", error))?;
     let running = Running::new(context, &pass, on, limit)?;
     // Not with the registry locked, for which others would wait as long as somebody wants the core.
     if !running.has_engines()

@@ -161,6 +161,9 @@ pub enum Done {
         /// The id of the image that this process, a restored copy, came from or waits for. Older agents do not say.
         #[serde(default)]
         copy_of: Option<String>,
+        /// Bytes of buffers that are still to come after a lazy restore. Older agents do not say.
+        #[serde(default)]
+        lazy_bytes: u64,
     },
     /// The order at work was told to give up.
     Cancelled {

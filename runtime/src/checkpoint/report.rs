@@ -61,6 +61,12 @@ pub struct RestoreReport {
     /// Buffers' bytes that copy engines moved. Older agents tell 0.
     #[serde(default)]
     pub engine_bytes: u64,
+    /// Buffers' bytes that come while the process runs already ([`super::Admission::lazy`]).
+    #[serde(default)]
+    pub lazy_bytes: u64,
+    /// Why none do, although that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_lazy: Option<String>,
 }
 
 impl RestoreReport {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CHECKPOINTED → LOCKED, step by step: image, admission, device, objects, bytes; and the way back down when one fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,12 @@ use kfd::transport::render_node_path;
 use stasis_protocol::gate::Closed;
 use stasis_protocol::{Activity, Limit};
 
-use super::admit::{AgentIdentity, admit};
+use super::admit::{AgentIdentity, Lazy, admit};
 use super::calls::{disconnect, milliseconds};
 use super::contents::{self, Contents as ObjectBytes, Movers};
 use super::error::{CheckpointError, device, system};
 use super::keeper::{Held, KeeperError, Kept};
+use super::lazy::{self, NotLazy};
 use super::machine::CheckpointMachine;
 use super::options::RestoreOptions;
 use super::preempt::Captured;
@@ -33,6 +34,7 @@ use crate::context::handover::try_put_device;
 use crate::context::memory::window;
 use crate::context::queue::code_caches::settle;
 use crate::context::registry::Registry;
+use crate::context::registry::state::BoKey;
 use crate::image::{EarlierFile, IMAGE_FILE, Image};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{self, RestoreParticipant};
@@ -114,20 +116,37 @@ fn restore_steps(
     let mut report = RestoreReport::default();
     let started = Instant::now();
     let (image, names) = open_image(snapshot, held, options)?;
+    let image = Arc::new(image);
     let directory = match (&snapshot.contents, &options.directory) {
         (Contents::Memory(_), _) => None,
         (Contents::File(_), Some(directory)) => Some(directory.clone()),
         (Contents::File(path), None) => path.parent().map(Path::to_owned),
     };
-    admit(context, snapshot, options.admission.as_ref(), held.is_some(), limit)?;
+    let lazy = admit(context, snapshot, options.admission.as_ref(), held.is_some(), limit)?;
     let (device, same_process) = open_device(context, closed, snapshot, held)?;
     report.open_ms = milliseconds(started);
     context.clocks.go_on(&device);
     let from = Source { image: &image, names: &names, directory: directory.as_deref(), same_process, limit };
+    let later = match (&snapshot.captured, lazy) {
+        (_, Lazy::Off) => Ok(BTreeSet::new()),
+        (Some(_), _) => Err(NotLazy::Preempted),
+        (None, _) => lazy::choose(context, &context.registry.lock()),
+    };
+    report.not_lazy = later.as_ref().err().map(ToString::to_string);
+    let later = later.unwrap_or_default();
     let made = match &snapshot.captured {
         Some(captured) => reattach_preempted(context, closed, &device, captured, &from, &mut report),
-        None => rebuild_drained(context, closed, &device, snapshot, &from, &mut report),
+        None => rebuild_drained(context, closed, &device, snapshot, &from, &later, &mut report),
     };
+    let made = made.and_then(|participant| {
+        if !later.is_empty() {
+            report.lazy_bytes = lazy::begin(context, &later, &image, &names)?;
+            if lazy == Lazy::Background {
+                lazy::start_threads(context);
+            }
+        }
+        Ok(participant)
+    });
     let participant = match made {
         Ok(participant) => participant,
         Err(error) => {
@@ -310,11 +329,15 @@ fn rebuild_drained(
     on: &Device,
     snapshot: &Snapshot,
     from: &Source<'_>,
+    later: &BTreeSet<BoKey>,
     report: &mut RestoreReport,
 ) -> Result<Option<RestoreParticipant>, CheckpointError> {
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Rebuilding);
     let mut registry = context.registry.lock();
+    for (key, bo) in registry.bos.iter_mut() {
+        bo.is_awaited = later.contains(&key);
+    }
     let hidden = context.guard.hide(&mut registry);
     if let Err(error) = &hidden {
         tracing::warn!(target: "checkpoint", %error, "threads may see memory before it is filled");
@@ -324,11 +347,14 @@ fn rebuild_drained(
     report.rebuild_ms = milliseconds(started);
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Filling);
-    let keys = contents::saved_buffers(&registry);
+    let saved = contents::saved_buffers(&registry);
+    let keys: ObjectBytes = saved.iter().filter(|(key, _)| !later.contains(key)).copied().collect();
     let serves = |agent| !from.same_process || context.lost_agents.lost(agent).is_none();
     let movers = Movers::new(context, closed, &mut registry, on, &keys, serves, from.limit)?;
     report.engine_bytes += movers.engine_bytes(&registry, &keys);
-    let plain = movers.extents(&registry, &keys);
+    let mut now = movers.extents(&registry, &keys).into_iter();
+    let plain: Vec<_> =
+        saved.iter().map(|(key, _)| if later.contains(key) { None } else { now.next() }).collect();
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
     let homes: Vec<String> = snapshot.agents.iter().map(AgentIdentity::uuid).collect();
     let shared = share::Source {
@@ -432,6 +458,7 @@ fn undo_restore(
     let preempted = snapshot.captured.is_some();
     let (undone, renders, transport) = release_device(context, from, closed, preempted);
     CheckpointMachine::of(context).known.forget();
+    context.arriving.clear();
     context.guard.forget_hidden(&mut context.registry.lock());
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");

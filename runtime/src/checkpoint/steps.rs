@@ -49,6 +49,12 @@ impl<'a> Steps for Driver<'a> {
     }
 
     fn prepare(&self, mode: Mode, limit: &Limit) {
+        // The process does not have to stand still for it. What is left then comes when it does.
+        if self.0.arriving.is_active()
+            && let Ok(Some(pass)) = self.0.gate.try_enter()
+        {
+            let _ = self.0.arriving.all_within(self.0, &pass, limit);
+        }
         if let (Mode::Drain, Some(submitter)) = (mode, self.0.submitter.get()) {
             submitter.settle(limit);
         }

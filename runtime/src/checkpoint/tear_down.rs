@@ -137,6 +137,9 @@ pub(super) fn tear_down(
     end_rendezvous(context);
     let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
     CheckpointMachine::of(context).now(Activity::Writing);
+    // What a restore has left for later.
+    let arrived = context.arriving.all_within(context, &closed.pass(), limit);
+    arrived.map_err(|error| Down::untouched(CheckpointError::arriving("checkpoint", error)))?;
     if let Some(on) = context.device(&closed.pass()) {
         call_limit(limit).hold(|| context.clocks.pause(on, &context.registry.lock()));
     }

@@ -51,6 +51,7 @@ use self::error::Lost;
 use self::events::thread_handle::Watch;
 pub use self::layers::Layer;
 use self::layers::Layers;
+use self::memory::arriving::Arriving;
 use self::memory::guard::Guard;
 use self::memory::host_writes::HostWrites;
 use self::queue::code_caches::CodeCaches;
@@ -90,6 +91,8 @@ pub struct Context {
     pub code_caches: CodeCaches,
     /// On which agents the driver runs no queues any more.
     pub lost_agents: LostAgents,
+    /// Buffers whose contents are still to come.
+    pub arriving: Arriving,
     /// Holds threads back that have pointers to device memory.
     pub guard: Guard,
     /// What gives the queues their packets, if it wants to know of locks.

@@ -18,6 +18,7 @@ use super::device::Device;
 use super::error::{AllocError, DeviceError, OpenError};
 use super::events::start;
 use super::layers::Layers;
+use super::memory::arriving::Arriving;
 use super::memory::guard::Guard;
 use super::memory::host_writes::HostWrites;
 use super::memory::request::Request;
@@ -84,6 +85,7 @@ fn with_window(
         clocks,
         code_caches,
         lost_agents,
+        arriving: Arriving::default(),
         guard: Guard::default(),
         submitter: OnceLock::new(),
         layers: Layers::default(),

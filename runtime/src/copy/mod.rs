@@ -26,6 +26,7 @@ use crate::context::agent::copy_path::{CopyEngine, CopyPath, Direction};
 use crate::context::error::CopyError;
 use crate::context::memory::mappings;
 use crate::context::registry::state::AgentIndex;
+use crate::pool::Buffer;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
 
@@ -121,6 +122,7 @@ impl Runtime {
         }
         // Refuses what overlaps.
         device_lib::copy(to.va()?, from.va()?, to.bytes).map_err(from_library(to.buffer))?;
+        self.await_contents(to.buffer, Some(from.buffer))?;
         Ok((engines::owner(self.context(), to.buffer)?, engines::owner(self.context(), from.buffer)?))
     }
 
@@ -155,6 +157,23 @@ impl Runtime {
         mappings::check_reach(self.context(), agent, span.buffer.key(), span.va()?, span.bytes, write)
     }
 
+    /// Has the contents of buffers be here, if they are still to come, that an agent is to write and to read.
+    fn await_contents(&self, to: &Buffer, from: Option<&Buffer>) -> Result<(), CopyError> {
+        let arriving = &self.context().arriving;
+        if arriving.is_active() {
+            let pass = self.context().gate.enter()?;
+            let buffers = [Some(to), from].into_iter().flatten();
+            buffers
+                .map(|buffer| buffer.be_whole(&pass))
+                .collect::<Result<(), _>>()
+                .map_err(CopyError::Contents)?;
+            if let Some(from) = from {
+                arriving.copied(to.va(), to.len(), from.va());
+            }
+        }
+        Ok(())
+    }
+
     fn completion(&self) -> Result<Signal, CopyError> {
         Signal::new(self, 1).map_err(|error| CopyError::Signal(Box::new(error)))
     }
@@ -183,6 +202,10 @@ impl Runtime {
     ) -> Result<Transfer, CopyError> {
         let (va, bytes) = (to.va()?, to.bytes);
         let launch = device_lib::fill(va, bytes, pattern).map_err(from_library(to.buffer))?;
+        self.await_contents(to.buffer, None)?;
+        if self.context().arriving.is_active() {
+            self.context().arriving.stored(to.buffer.va(), to.buffer.len(), to.offset, pattern);
+        }
         let owner = engines::owner(self.context(), to.buffer)?;
         let (agent, path) = match owner {
             Owner::Agent(agent) => (agent, CopyPath::Local),

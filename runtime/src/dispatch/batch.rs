@@ -36,6 +36,9 @@ impl Queue {
             dispatch.check_for(self).map_err(|error| error.of_packet(index))?;
         }
         let count = handle.check_room(dispatches.len())?;
+        if handle.context.arriving.is_active() {
+            dispatches.iter().try_for_each(|dispatch| dispatch.await_contents(&pass))?;
+        }
         let mut slots = handle.live.reserve(&pass, count)?;
         let first = slots.first();
         dispatches.iter().for_each(Dispatch::note_uses);

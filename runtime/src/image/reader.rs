@@ -342,6 +342,47 @@ impl Image {
         })
     }
 
+    /// The chunk that begins at `offset` of an extent, if it is not all zeros: its place in [`Image::chunks`].
+    #[must_use]
+    pub fn chunk_at(&self, extent: u32, offset: u64) -> Option<usize> {
+        self.chunks.binary_search_by_key(&(extent, offset), |chunk| (chunk.extent, chunk.offset)).ok()
+    }
+
+    /// Reads a chunk through `buffer`, and gives its bytes out if they are right.
+    ///
+    /// # Errors
+    /// [`ImageError::Corrupt`], [`ImageError::Io`]; nothing was given out then.
+    ///
+    /// # Panics
+    /// When there are not as many chunks.
+    pub fn read_chunk(
+        &self,
+        index: usize,
+        buffer: &mut ChunkBuffer,
+        give: impl FnOnce(&[u8]),
+    ) -> Result<(), ImageError> {
+        let chunk = &self.chunks[index];
+        let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
+        let padded = &mut bytes[..size(chunk.file_end() - chunk.file_offset)];
+        let read = self.of(chunk).bulk.read(padded, chunk.file_offset);
+        read.map_err(|source| self.unread(chunk, source))?;
+        give(self.right(chunk, padded)?);
+        Ok(())
+    }
+
+    /// The bytes of a chunk and the padding behind it, without that, if both are right.
+    fn right<'b>(&self, chunk: &Chunk, padded: &'b [u8]) -> Result<&'b [u8], ImageError> {
+        let (bytes, padding) = padded.split_at(size(chunk.length));
+        self.compare(chunk, blake3::Hasher::new().update(bytes))?;
+        match first_nonzero(padding) {
+            None => Ok(bytes),
+            Some(at) => {
+                let offset = chunk.file_offset + chunk.length + at as u64;
+                Err(self.corrupt(chunk, offset, "a byte behind a chunk is not zero"))
+            }
+        }
+    }
+
     /// Whether every chunk has an extent, and those that are wanted are long enough.
     fn check<'e>(&self, count: usize, of: impl Fn(usize) -> Option<Extent<'e>>) -> Result<(), ImageError> {
         for chunk in &self.chunks {
@@ -505,13 +546,7 @@ impl Image {
         self.of(first).bulk.read(bytes, start).map_err(|source| self.unread(first, source))?;
         for chunk in run.map(chunk_at) {
             let padded = &bytes[size(chunk.file_offset - start)..size(chunk.file_end() - start)];
-            let (bytes, padding) = padded.split_at(size(chunk.length));
-            self.compare(chunk, blake3::Hasher::new().update(bytes))?;
-            if let Some(at) = first_nonzero(padding) {
-                let offset = chunk.file_offset + chunk.length + at as u64;
-                return Err(self.corrupt(chunk, offset, "a byte behind a chunk is not zero"));
-            }
-            take(chunk, bytes);
+            take(chunk, self.right(chunk, padded)?);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use stasis_protocol::gate::Pass;
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::agent::agents;
-use crate::context::error::{AllocError, CopyError, FreeError};
+use crate::context::error::{AllocError, CopyError, DeviceError, FreeError};
 use crate::context::memory::free::{free_bo, free_deferred, release_bo};
 use crate::context::memory::host_writes::{WriteGuard, Written};
 use crate::context::memory::make::bo_view;
@@ -195,7 +195,15 @@ impl Buffer {
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), CopyError> {
         let pass = self.0.context.gate.enter()?;
         self.range(offset, from.len() as u64)?;
-        self.visible()?.write(offset, from);
+        let memory = self.visible()?;
+        let arriving = &self.0.context.arriving;
+        if arriving.is_active() {
+            arriving
+                .here(&self.0.context, &pass, self.0.va, offset..offset + from.len() as u64)
+                .map_err(CopyError::Contents)?;
+            arriving.stored(self.0.va, self.0.bytes, offset, from);
+        }
+        memory.write(offset, from);
         self.0.context.host_writes.wrote(&pass, self.0.written);
         Ok(())
     }
@@ -205,9 +213,18 @@ impl Buffer {
     /// # Errors
     /// As for [`Buffer::write`].
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), CopyError> {
-        let _pass = self.0.context.gate.enter()?;
+        let pass = self.0.context.gate.enter()?;
         self.range(offset, to.len() as u64)?;
-        self.visible()?.read(offset, to);
+        let memory = self.visible()?;
+        if self.0.context.arriving.is_active() {
+            let bytes = offset..offset + to.len() as u64;
+            self.0
+                .context
+                .arriving
+                .here(&self.0.context, &pass, self.0.va, bytes)
+                .map_err(CopyError::Contents)?;
+        }
+        memory.read(offset, to);
         Ok(())
     }
 
@@ -229,8 +246,27 @@ impl Buffer {
         let pass = self.0.context.gate.enter()?;
         self.range(0, 0)?;
         let mapped = self.visible()?;
+        self.give_out(&pass).map_err(CopyError::Contents)?;
         let writes = self.0.context.host_writes.guard(self.0.written);
         Ok(HostGuard { mapped, _writes: writes, pass, buffer: self })
+    }
+
+    /// Has its contents be here, if they are still to come, for somebody of whom nobody knows what he stores there.
+    pub(crate) fn give_out(&self, pass: &Pass<'_>) -> Result<(), DeviceError> {
+        self.be_whole(pass)?;
+        if self.0.context.arriving.is_active() {
+            self.0.context.arriving.open_to_all(self.0.va, self.0.bytes);
+        }
+        Ok(())
+    }
+
+    /// Has its contents be here, if they are still to come, and it mapped to its agents.
+    pub(crate) fn be_whole(&self, pass: &Pass<'_>) -> Result<(), DeviceError> {
+        let arriving = &self.0.context.arriving;
+        match arriving.is_active() {
+            true => arriving.whole(&self.0.context, pass, &[self.0.va]),
+            false => Ok(()),
+        }
     }
 
     /// Lets one more agent address it. System memory every agent may address, another agent's only one that reaches it
@@ -241,6 +277,7 @@ impl Buffer {
     /// [`AllocError::Lost`].
     pub fn allow(&self, agent: &Agent) -> Result<(), AllocError> {
         let pass = self.0.context.gate.enter()?;
+        self.be_whole(&pass)?;
         let mut registry = self.0.context.registry.lock();
         let device = self.0.context.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {
@@ -263,6 +300,7 @@ impl Buffer {
     /// As for [`Buffer::allow`].
     pub fn deny(&self, agent: &Agent) -> Result<(), AllocError> {
         let pass = self.0.context.gate.enter()?;
+        self.be_whole(&pass)?;
         let mut registry = self.0.context.registry.lock();
         let device = self.0.context.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {

@@ -70,6 +70,7 @@ impl Runtime {
             align: arena::PAGE,
         };
         let buffer = make_buffer(context, request, bytes)?;
+        buffer.give_out(&context.gate.enter()?)?;
         Ok(Registered { buffer, address })
     }
 }

@@ -163,8 +163,20 @@ impl RawQueue {
         }
         match self.live().fault() {
             Some(fault) => Err(Arc::clone(fault).into()),
-            None => Ok(pass),
+            None => {
+                self.await_contents(&pass)?;
+                Ok(pass)
+            }
         }
+    }
+
+    /// Has all contents be here that are still to come: what packets touch nobody knows but who writes them.
+    fn await_contents(&self, pass: &Pass<'_>) -> Result<(), RawError> {
+        let context = &self.0.context;
+        if context.arriving.is_active() && !self.0.is_internal {
+            context.arriving.all(context, pass).map_err(RawError::Contents)?;
+        }
+        Ok(())
     }
 
     /// Says that packets of this queue will use a buffer: it is not freed before the queue has completed what it was

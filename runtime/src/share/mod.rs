@@ -66,6 +66,7 @@ impl Buffer {
     pub fn export(&self) -> Result<OwnedFd, ShareError> {
         let context = &self.0.context;
         let pass = context.gate.enter()?;
+        self.give_out(&pass)?;
         let mut registry = context.registry.lock();
         let device = context.device_or_lost(&pass)?;
         if !self.is_alive() {
@@ -122,7 +123,10 @@ impl Runtime {
         let found = device.describe_dmabuf(fd)?;
         let key = import_bo(context, &mut registry, device, fd, &found, to)?;
         context.host_writes.share(&pass);
-        Ok(Buffer::new(context, &registry, key, found.bytes))
+        let buffer = Buffer::new(context, &registry, key, found.bytes);
+        drop(registry);
+        buffer.give_out(&pass)?;
+        Ok(buffer)
     }
 }
 

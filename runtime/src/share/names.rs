@@ -103,7 +103,9 @@ impl Buffer {
     /// [`ShareError::Freed`], [`ShareError::Name`], [`ShareError::Lost`].
     pub fn name(&self) -> Result<SharedName, ShareError> {
         let context = &self.0.context;
-        let _pass = context.gate.enter()?;
+        let pass = context.gate.enter()?;
+        // Others may ask for it at any time.
+        self.give_out(&pass)?;
         let registry = context.registry.lock();
         if !self.is_alive() {
             return Err(ShareError::Freed { key: self.key() });

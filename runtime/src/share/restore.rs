@@ -45,8 +45,8 @@ pub(crate) struct Source<'a> {
     pub names: &'a [String],
     /// The uuids of the agents when it was written.
     pub homes: &'a [String],
-    /// The memory that is not shared, which are the first extents.
-    pub plain: &'a [Extent<'a>],
+    /// The memory that is not shared, which are the first extents; without what is filled later.
+    pub plain: &'a [Option<Extent<'a>>],
 }
 
 /// Memory that is being restored.
@@ -206,7 +206,7 @@ fn fill(
     state: &SharedState,
     made: &[Memory<'_>],
     from: &Source<'_>,
-    plain: &[Extent<'_>],
+    plain: &[Option<Extent<'_>>],
     limit: &Limit,
 ) -> Result<ReadStats, SharedMemoryError> {
     let mut views = BTreeMap::<&str, BTreeMap<String, View>>::new();
@@ -228,7 +228,7 @@ fn fill(
     if !plain.is_empty() || !ours.is_empty() {
         let mut extents = extents_of(from.names, ours);
         for (place, extent) in extents.iter_mut().zip(plain) {
-            *place = Some(*extent);
+            *place = *extent;
         }
         add(from.image.fill_some(&extents, limit)?);
     }

@@ -45,7 +45,7 @@ use self::peers::peer_mappings;
 pub use self::place::{Place, PlaceError};
 use self::refusal::Refusal;
 pub use self::rules::{Relation, Rule, rules};
-pub use self::terms::Admission;
+pub use self::terms::{Admission, Lazy};
 use super::calls::{call_limit, disconnect};
 use super::error::{CheckpointError, device, system};
 use super::snapshot::Snapshot;
@@ -78,7 +78,7 @@ pub(super) fn identities(context: &Context, on: Option<&Device>) -> Vec<AgentIde
 /// their places, and the transport is that device's; nothing else is changed.
 ///
 /// Without terms of its own (`given`), a restored copy takes those that its controller holds ready for it, or has had
-/// before; else it takes the switches of its environment.
+/// before; else it takes the switches of its environment. When contents are to come ([`Admission::lazy`]).
 ///
 /// # Errors
 /// [`CheckpointError::Agents`], [`CheckpointError::Place`], [`CheckpointError::Switch`], [`CheckpointError::Capture`],
@@ -89,7 +89,7 @@ pub(super) fn admit(
     given: Option<&Admission>,
     same_process: bool,
     limit: &Limit,
-) -> Result<(), CheckpointError> {
+) -> Result<Lazy, CheckpointError> {
     // A limit that is over says nothing of the device.
     limit.check().map_err(|stopped| CheckpointError::Stopped { verb: "restore", stopped })?;
     if !same_process {
@@ -103,6 +103,7 @@ pub(super) fn admit(
         snapshot.terms = asked.or(snapshot.terms.take());
     }
     let terms = given.or(snapshot.terms.as_ref());
+    let lazy = terms.map_or(Lazy::Off, |terms| terms.lazy);
     let other = call_limit(limit).hold(|| other_device(&*snapshot.transport, terms, same_process))?;
     let transport = other.unwrap_or_else(|| Arc::clone(&snapshot.transport));
     // The first words with the device, which change nothing: from one that does not answer, nothing is wanted.
@@ -117,7 +118,7 @@ pub(super) fn admit(
         agent.place(placement);
     }
     snapshot.transport = transport;
-    Ok(())
+    Ok(lazy)
 }
 
 fn find_placements(

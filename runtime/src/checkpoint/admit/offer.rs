@@ -207,6 +207,7 @@ pub(super) fn ask_for_terms(secret: &TermsSecret) -> io::Result<Option<Admission
 #[cfg(test)]
 mod tests {
     use super::super::checks::{Checks, Switch};
+    use super::super::terms::Lazy;
     use super::*;
 
     #[test]
@@ -216,6 +217,7 @@ mod tests {
             checks: Checks::without(Switch::Numa),
             places: vec!["0=GPU-00000000000000a1".parse().unwrap()],
             allow_staged: true,
+            lazy: Lazy::Asked,
             device: Some("soft:gfx1100*2".to_owned()),
             instance: Some("elsewhere".to_owned()),
         };

@@ -6,6 +6,25 @@ use serde::{Deserialize, Serialize};
 use super::checks::{Checks, SwitchError};
 use super::place::Place;
 
+/// When the contents of a restored process's buffers come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lazy {
+    /// Before it runs.
+    #[default]
+    Off,
+    /// When something looks at them; the rest in the background.
+    Background,
+    /// When something looks at them.
+    Asked,
+}
+
+impl Lazy {
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
+}
+
 /// On what terms a process is restored: which differences are borne, on which device, and which GPU an agent is to take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -16,6 +35,9 @@ pub struct Admission {
     pub places: Vec<Place>,
     /// A path between two agents may be missing, or be less than it was: copies go through the host's memory instead.
     pub allow_staged: bool,
+    /// Whether the process runs before its buffers' contents are there.
+    #[serde(skip_serializing_if = "Lazy::is_off")]
+    pub lazy: Lazy,
     /// The device that a restored copy takes instead of the one it had: a [`kfd::DeviceSpec`] as text, which is read
     /// where the copy is. A process that lives on has its device for good.
     #[serde(skip_serializing_if = "Option::is_none")]

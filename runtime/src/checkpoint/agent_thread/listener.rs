@@ -265,6 +265,7 @@ impl Listener {
                 .map_or(0, |order| u64::try_from(order.since.elapsed().as_millis()).unwrap_or(u64::MAX)),
             last_error: self.shared.last_error.lock().clone(),
             copy_of: CheckpointMachine::of(runtime).copy_of(),
+            lazy_bytes: runtime.arriving.left_bytes(),
         }
     }
 

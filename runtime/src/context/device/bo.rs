@@ -69,7 +69,7 @@ impl Device {
             BoKind::Doorbell => (0, flags::DOORBELLS),
             BoKind::Vram | BoKind::Gtt => (0, state.flags),
         };
-        let gpus = self.gpus(&state.mapped)?;
+        let gpus = self.mapped_gpus(bo)?;
         let allocation = self
             .kfd
             .alloc_memory(&AllocMemory {
@@ -184,6 +184,33 @@ impl Device {
         put_back(bo)
     }
 
+    /// The agents that an object is mapped to in the driver, once it is made.
+    fn mapped_gpus(&self, bo: &Bo) -> Result<Vec<kfd::GpuId>, DeviceError> {
+        if bo.is_awaited { Ok(Vec::new()) } else { self.gpus(&bo.state.mapped) }
+    }
+
+    /// Maps an object whose contents have come to its agents.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; it is mapped to none of them then.
+    pub fn map_awaited(&self, bo: &mut Bo) -> Result<(), DeviceError> {
+        if !bo.is_awaited {
+            return Ok(());
+        }
+        let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
+        let gpus = self.gpus(&bo.state.mapped)?;
+        let handle = MemoryHandle(kernel.handle);
+        if !gpus.is_empty()
+            && let Err(error) = self.kfd.map_memory(handle, &gpus)
+        {
+            // The driver knows how far it came.
+            let _ = self.kfd.unmap_memory(handle, &gpus);
+            return Err(ioctl("a mapping of memory to its agents")(error.into()));
+        }
+        bo.is_awaited = false;
+        Ok(())
+    }
+
     /// Maps an object to one more agent.
     ///
     /// # Errors
@@ -233,7 +260,7 @@ impl Device {
         // They would hold the memory beyond its end.
         self.close_unused(bo)?;
         let handle = MemoryHandle(kernel.handle);
-        let gpus = self.gpus(&bo.state.mapped)?;
+        let gpus = self.mapped_gpus(bo)?;
         if !gpus.is_empty()
             && let Err(error) = self.kfd.unmap_memory(handle, &gpus)
         {

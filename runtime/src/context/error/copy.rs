@@ -12,6 +12,9 @@ use crate::context::registry::state::BoKey;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
+    /// A buffer was restored without its contents, and they cannot be used now. Try again.
+    #[error("A buffer whose contents have come after the restore cannot be mapped to its agents")]
+    Contents(#[source] DeviceError),
     /// A range outside its buffer.
     #[error("Bytes {offset}..{offset}+{bytes} are outside buffer {key} of {len} bytes")]
     Range {

@@ -181,6 +181,11 @@ pub enum SubmitError {
         /// Size of the ring.
         packets: u64,
     },
+    /// A buffer that the kernel may reach was restored without its contents, and they cannot be used now. Try again.
+    #[error(
+        "A buffer that the kernel may reach, whose contents have come after the restore, cannot be mapped to its agents"
+    )]
+    Contents(#[source] DeviceError),
     /// The ring had no room for as long as the caller would wait.
     #[error("The queue was still full after {} ms, with {packets} packets", waited.as_millis())]
     Timeout {
@@ -338,6 +343,9 @@ impl From<Arc<QueueFault>> for SubmitError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawError {
+    /// A buffer was restored without its contents, and they cannot be used now. Try again.
+    #[error("A buffer whose contents have come after the restore cannot be mapped to its agents")]
+    Contents(#[source] DeviceError),
     /// The ring has no room now.
     #[error("The ring is full: {wanted} {unit} wanted, {used} in use, {free} free; wait for earlier ones")]
     Full {

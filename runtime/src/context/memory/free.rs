@@ -35,7 +35,7 @@ pub fn free_bo(
     }
     let device = context.device_or_lost(pass)?;
     let Some(bo) = registry.bos.get_mut(key) else { return Err(FreeError::Stale { key }) };
-    device.destroy_bo(bo)?;
+    context.arriving.while_freed(bo.state.va, || device.destroy_bo(bo))?;
     registry.remove_bo(key);
     Ok(())
 }

@@ -110,7 +110,8 @@ impl Guard {
         self.enabled.store(true, Ordering::Release);
     }
 
-    fn is_enabled(&self) -> bool {
+    /// Whether it is.
+    pub fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Acquire)
     }
 

@@ -4,6 +4,7 @@
 //! INVARIANT: a buffer object has one address for its whole life, the same for the CPU and every agent, across
 //! checkpoints too.
 
+pub mod arriving;
 pub mod free;
 pub mod guard;
 pub mod host_writes;

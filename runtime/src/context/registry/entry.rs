@@ -49,6 +49,8 @@ pub struct Bo {
     pub gems: Vec<Gem>,
     /// Where the CPU has it instead of at its address, while it is filled ([`crate::context::memory::guard`]).
     pub aside: Option<u64>,
+    /// Its contents are still to come: it is mapped to no agent yet ([`crate::context::memory::arriving`]).
+    pub is_awaited: bool,
 }
 
 /// A registered event.
@@ -104,7 +106,7 @@ pub struct Executable {
 impl Bo {
     /// An entry the driver does not know yet.
     pub fn new(state: BoState) -> Self {
-        Bo { state, kernel: None, file: None, gems: Vec::new(), aside: None }
+        Bo { state, kernel: None, file: None, gems: Vec::new(), aside: None, is_awaited: false }
     }
 
     /// Where the CPU has it, if it has.

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Restores that let the process run before its contents are there: which buffers come later, where their contents come from, and the
+//! threads that bring what nobody asks for.
+//!
+//! INVARIANT: nothing is placed in a buffer whose hash does not fit; a process of which such a piece is missing ends, with the image's
+//! name, and the image is as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::sync::{Arc, Weak};
+
+use kfd::linux::exit_now;
+use parking_lot::Mutex;
+use queues::words::size;
+use stasis_protocol::arrivals::Piece;
+
+use super::last_line;
+use crate::context::Context;
+use crate::context::error::explain;
+use crate::context::memory::arriving::{Awaited, PIECE_BYTES, Source};
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKey, BoKind, BoRole, BoState};
+use crate::image::{CHUNK_BYTES, ChunkBuffer, Image, ImageError};
+
+const _: () = assert!(PIECE_BYTES == CHUNK_BYTES);
+
+/// With which status a process ends that cannot have its contents: `EX_IOERR` of sysexits.h.
+const STATUS: i32 = 74;
+
+/// Why contents cannot come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotLazy {
+    #[error("the program has pointers to device memory that this runtime knows nothing of")]
+    Pointers,
+    #[error("its queues were stopped in the middle of kernels, which go on where they were")]
+    Preempted,
+    #[error("packets wait in a queue, which may begin at any moment")]
+    Waiting,
+    #[error("agents use shared virtual memory (SVM), in which any pointer may be")]
+    Svm,
+    #[error("physical memory is mapped into ranges, which all kernels may reach")]
+    Ranges,
+}
+
+/// Whether the contents of such an object may come later: the process sees it, and nobody else has it.
+fn may_wait(state: &BoState) -> bool {
+    state.role == BoRole::User
+        && matches!(state.kind, BoKind::Vram | BoKind::Gtt)
+        && state.sharing.is_none()
+        && state.cpu_mapped
+}
+
+/// The buffers whose contents may come later.
+pub(super) fn choose(context: &Context, registry: &Registry) -> Result<BTreeSet<BoKey>, NotLazy> {
+    let mut states = registry.bos.iter().map(|(_, bo)| &bo.state);
+    let refusals = [
+        (context.guard.is_enabled(), NotLazy::Pointers),
+        (registry.queues.iter().any(|(_, queue)| queue.keeps_packets()), NotLazy::Waiting),
+        (registry.svm.iter().next().is_some(), NotLazy::Svm),
+        (states.any(|state| state.role == BoRole::Physical), NotLazy::Ranges),
+    ];
+    match refusals.into_iter().find(|(is_so, _)| *is_so) {
+        Some((_, why)) => Err(why),
+        None => Ok(registry
+            .bos
+            .iter()
+            .filter(|(_, bo)| bo.file.is_none() && may_wait(&bo.state))
+            .map(|(key, _)| key)
+            .collect()),
+    }
+}
+
+/// An image from which contents come.
+#[derive(Debug)]
+pub(super) struct LazyImage {
+    image: Arc<Image>,
+    /// The extents of the buffers at these addresses.
+    extents: BTreeMap<u64, u32>,
+    buffers: Mutex<Vec<ChunkBuffer>>,
+}
+
+impl LazyImage {
+    fn read_extent(&self, extent: u32, offset: u64, give: &mut dyn FnMut(&[u8])) -> Result<(), ImageError> {
+        let Some(chunk) = self.image.chunk_at(extent, offset) else { return Ok(give(&[])) };
+        let mut buffer = self.buffers.lock().pop().unwrap_or_default();
+        let read = self.image.read_chunk(chunk, &mut buffer, |bytes| give(bytes));
+        self.buffers.lock().push(buffer);
+        read
+    }
+}
+
+impl Source for LazyImage {
+    fn read(&self, piece: Piece, give: &mut dyn FnMut(&[u8])) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let Some(extent) = self.extents.get(&piece.object) else { return Ok(give(&[])) };
+        Ok(self.read_extent(*extent, piece.index as u64 * PIECE_BYTES, give)?)
+    }
+
+    fn give_up(&self, error: &(dyn Error + 'static)) -> ! {
+        let pid = std::process::id();
+        let error = explain(error);
+        tracing::error!(target: "checkpoint", status = STATUS, error, "a process cannot have its contents");
+        last_line::say(
+            std::io::stderr(),
+            &format!(
+                "stasis: process {pid} ends with status {STATUS}: contents that it was restored without cannot be had: {error}; \
+                 the checkpoint is as it was\n"
+            ),
+        );
+        // Its threads wait for what will not come, in exit's handlers, too.
+        exit_now(STATUS)
+    }
+}
+
+/// Has the contents of some buffers come from an image from now on, whose extents have these names. The bytes that are to come.
+pub(super) fn begin(
+    context: &Arc<Context>,
+    keys: &BTreeSet<BoKey>,
+    image: &Arc<Image>,
+    names: &[String],
+) -> Result<u64, ImageError> {
+    let registry = context.registry.lock();
+    let extents: BTreeMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
+    let extent_of = |key: BoKey| extents.get(key.to_string().as_str()).copied();
+    let mut source =
+        LazyImage { image: Arc::clone(image), extents: BTreeMap::new(), buffers: Mutex::default() };
+    let mut awaited = Vec::new();
+    for &key in keys {
+        let Some(bo) = registry.bos.get(key) else { continue };
+        let (va, bytes) = (bo.state.va, bo.state.bytes);
+        let extent = extent_of(key);
+        source.extents.extend(extent.map(|extent| (va, extent)));
+        let bytes_at = |n: u64| {
+            let chunk = image.chunk_at(extent?, n * PIECE_BYTES)?;
+            Some(image.chunks()[chunk].length)
+        };
+        let pieces = (0..bytes.div_ceil(PIECE_BYTES)).map(|n| bytes_at(n).unwrap_or(0)).collect();
+        awaited.push(Awaited { key, va, pieces });
+    }
+    // What programs have in their variables is filled already.
+    let mut variables = Vec::new();
+    for (key, bo) in registry.bos.iter().filter(|(_, bo)| bo.state.role == BoRole::Image) {
+        let Some(extent) = extent_of(key) else { continue };
+        for offset in (0..bo.state.bytes).step_by(size(PIECE_BYTES)) {
+            source.read_extent(extent, offset, &mut |bytes| variables.push((key, bytes.to_vec())))?;
+        }
+    }
+    let left = awaited.iter().flat_map(|buffer| &buffer.pieces).sum();
+    context.arriving.begin(&registry, Arc::new(source), awaited, |hold| {
+        variables.iter().for_each(|(key, bytes)| hold(*key, bytes));
+    });
+    Ok(left)
+}
+
+/// Starts the threads that bring what nobody asks for: half as many as there are cores. Those who ask bring it themselves.
+pub(super) fn start_threads(context: &Arc<Context>) {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for _ in 0..cores.div_ceil(2) {
+        let context = Arc::downgrade(context);
+        let thread = std::thread::Builder::new().name("stasis-arrivals".to_owned());
+        if let Err(error) = thread.spawn(move || bring(&context)) {
+            tracing::warn!(target: "checkpoint", %error, "contents come when they are asked for");
+        }
+    }
+}
+
+/// Brings piece after piece, each inside the gate.
+fn bring(context: &Weak<Context>) {
+    while let Some(context) = context.upgrade() {
+        let Ok(pass) = context.gate.enter() else { return };
+        if !context.arriving.is_active() || !context.arriving.bring_one(&context, &pass) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffers whose contents are still to come, while the process runs: they come when something looks at them, and else by themselves.
+//!
+//! A restore that is asked to ([`crate::checkpoint::Admission::lazy`]) makes such buffers without their contents, and maps them
+//! to no agent. Every call that looks at a buffer, or lets an agent do so, first asks here for what it needs: [`Arriving::here`] for
+//! bytes that the process itself reads or writes, [`Arriving::whole`] for a buffer that is given away, [`Arriving::reached`] for what a
+//! kernel may reach from its arguments, [`Arriving::all`] where nobody can know.
+//!
+//! INVARIANT: a buffer is mapped to its agents when it is whole. A call that forgot to ask has an agent fault, and never look at
+//! memory that is not filled.
+
+mod reach;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use queues::words::size;
+use stasis_protocol::arrivals::{Arrivals, BringError, Fill, Piece, Want};
+use stasis_protocol::gate::Pass;
+use stasis_protocol::{Limit, Stopped};
+
+use self::reach::{Reach, addresses};
+use super::host_writes::Written;
+use super::mapped;
+use crate::context::Context;
+use crate::context::error::{DeviceError, explain};
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKey, BoKind, BoRole};
+
+/// Bytes of a piece of a buffer.
+pub const PIECE_BYTES: u64 = 2 << 20;
+
+/// Where contents come from.
+pub trait Source: std::fmt::Debug + Send + Sync {
+    /// Gets a piece of the buffer at the address `piece.object` and gives out its bytes, up to the last that is not zero, if they are
+    /// those that were saved.
+    ///
+    /// # Errors
+    /// Why they are not to be had; nothing was given out then.
+    fn read(&self, piece: Piece, give: &mut dyn FnMut(&[u8])) -> Result<(), Box<dyn Error + Send + Sync>>;
+
+    /// Ends the process, which cannot go on without its contents.
+    fn give_up(&self, error: &(dyn Error + 'static)) -> !;
+}
+
+/// A buffer whose contents are to come.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    /// The buffer.
+    pub key: BoKey,
+    /// Its address.
+    pub va: u64,
+    /// Bytes of each piece that are to come; 0 for one of zeros.
+    pub pieces: Vec<u64>,
+}
+
+/// A context's buffers whose contents are to come.
+#[derive(Debug, Default)]
+pub struct Arriving {
+    arrivals: Arrivals,
+    reach: Mutex<Reach>,
+    from: Mutex<Option<From>>,
+}
+
+/// Whose contents come, and from where.
+#[derive(Clone, Debug)]
+struct From {
+    source: Arc<dyn Source>,
+    buffers: Arc<BTreeMap<u64, BoKey>>,
+}
+
+/// Who fills buffers for a call that has passed the gate.
+struct Filling<'c> {
+    context: &'c Context,
+    pass: &'c Pass<'c>,
+    from: From,
+}
+
+/// Why a buffer is not whole.
+enum Missing {
+    /// A piece is not to be had, or is not what was saved.
+    Contents(Box<dyn Error + Send + Sync>),
+    /// The driver does not map it to its agents.
+    Mapping(DeviceError),
+}
+
+/// Why what was asked for is not here.
+#[derive(Debug, thiserror::Error)]
+pub enum ArrivalError {
+    /// The driver does not map a buffer to its agents; whoever wants it next tries again.
+    #[error("A buffer whose contents have come cannot be mapped to its agents")]
+    Mapping(#[from] DeviceError),
+    /// The time is over.
+    #[error("Contents are still to come: {0}")]
+    Stopped(#[from] Stopped),
+}
+
+impl Fill for Filling<'_> {
+    type Error = Missing;
+
+    fn read(&self, piece: Piece, give: &mut dyn FnMut(&[u8])) -> Result<(), Missing> {
+        self.from.source.read(piece, give).map_err(Missing::Contents)
+    }
+
+    fn place(&self, piece: Piece, bytes: &[u8]) {
+        let va = piece.object + piece.index as u64 * PIECE_BYTES;
+        let Some(view) = mapped::view(va, bytes.len() as u64) else { return };
+        view.write(0, bytes);
+        self.context.host_writes.note(Written::ANY);
+        let window = self.context.arriving.reach.lock().window();
+        let mut found: Vec<u64> = addresses(bytes, window).collect();
+        if !found.is_empty() {
+            found.dedup();
+            self.context.arriving.reach.lock().note(piece.object, 0, found);
+        }
+    }
+
+    fn whole(&self, object: u64) -> Result<(), Missing> {
+        let Some(key) = self.from.buffers.get(&object) else { return Ok(()) };
+        let mut registry = self.context.registry.lock();
+        match (registry.bos.get_mut(*key), self.context.device(self.pass)) {
+            (Some(bo), Some(device)) => device.map_awaited(bo).map_err(Missing::Mapping),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What came of something that no limit ends.
+fn unlimited(brought: Result<(), ArrivalError>) -> Result<(), DeviceError> {
+    match brought {
+        Err(ArrivalError::Mapping(error)) => Err(error),
+        Ok(()) | Err(ArrivalError::Stopped(_)) => Ok(()),
+    }
+}
+
+impl Arriving {
+    /// Whether contents are to come. One load.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.arrivals.is_active()
+    }
+
+    /// Bytes that are to come.
+    pub fn left_bytes(&self) -> u64 {
+        self.arrivals.left_bytes()
+    }
+
+    /// Has the contents of buffers come from a source. No call is inside the gate. What other buffers `hold`, which are filled, is
+    /// theirs to say: addresses that it gives with the buffer's key.
+    pub fn begin(
+        &self,
+        registry: &Registry,
+        source: Arc<dyn Source>,
+        awaited: Vec<Awaited>,
+        hold: impl FnOnce(&mut dyn FnMut(BoKey, &[u8])),
+    ) {
+        let mut reach = self.reach.lock();
+        reach.begin(registry.arena.window());
+        for (_, bo) in registry.bos.iter() {
+            let (state, foreign) = (&bo.state, bo.file.is_some());
+            let is_others =
+                foreign || state.sharing.is_some() || matches!(state.kind, BoKind::Userptr { .. });
+            match state.role {
+                BoRole::Image => reach.add_root(state.va, state.bytes),
+                BoRole::User if is_others => reach.add_opaque(state.va, state.bytes),
+                BoRole::User => reach.add(state.va, state.bytes),
+                _ => {}
+            }
+        }
+        let window = reach.window();
+        hold(&mut |key, bytes| {
+            if let Some(bo) = registry.bos.get(key) {
+                reach.note(bo.state.va, bo.state.bytes, addresses(bytes, window.clone()));
+            }
+        });
+        drop(reach);
+        let buffers = Arc::new(awaited.iter().map(|buffer| (buffer.va, buffer.key)).collect());
+        *self.from.lock() = Some(From { source, buffers });
+        self.arrivals.announce(awaited.into_iter().map(|buffer| (buffer.va, buffer.pieces)));
+        self.look();
+    }
+
+    /// Nothing is to come any more. No call is inside the gate.
+    pub fn clear(&self) {
+        self.arrivals.clear();
+        self.look();
+    }
+
+    /// Lets go of the source when all is here.
+    fn look(&self) {
+        if !self.is_active() {
+            *self.from.lock() = None;
+            *self.reach.lock() = Reach::default();
+        }
+    }
+
+    fn filling<'c>(&self, context: &'c Context, pass: &'c Pass<'_>) -> Option<Filling<'c>> {
+        let from = self.from.lock().clone()?;
+        Some(Filling { context, pass, from })
+    }
+
+    /// Has `bring` bring something, and ends the process if that is not to be had.
+    fn bring<'c>(
+        &self,
+        context: &'c Context,
+        pass: &'c Pass<'_>,
+        bring: impl FnOnce(&Filling<'c>) -> Result<(), BringError<Missing>>,
+    ) -> Result<(), ArrivalError> {
+        let Some(filling) = self.filling(context, pass) else { return Ok(()) };
+        let brought = bring(&filling);
+        self.look();
+        match brought {
+            Ok(()) => Ok(()),
+            Err(BringError::Stopped(stopped)) => Err(stopped.into()),
+            Err(BringError::Fill(Missing::Mapping(error))) => Err(error.into()),
+            Err(BringError::Fill(Missing::Contents(error))) => filling.from.source.give_up(&*error),
+        }
+    }
+
+    /// Brings pieces, however long it takes.
+    fn wait_for(&self, context: &Context, pass: &Pass<'_>, wants: &[Want]) -> Result<(), DeviceError> {
+        let brought =
+            self.bring(context, pass, |filling| self.arrivals.bring(wants, filling, &Limit::none()));
+        unlimited(brought)
+    }
+
+    /// Brings the pieces of the buffer at `va` in which these bytes are, which the process is to read or write.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: with the last piece the buffer should have been mapped to its agents.
+    #[cold]
+    pub fn here(
+        &self,
+        context: &Context,
+        pass: &Pass<'_>,
+        va: u64,
+        bytes: Range<u64>,
+    ) -> Result<(), DeviceError> {
+        let pieces = size(bytes.start / PIECE_BYTES)..size(bytes.end.div_ceil(PIECE_BYTES));
+        self.wait_for(context, pass, &[Want { object: va, pieces: Some(pieces) }])
+    }
+
+    /// Brings all of the buffers at these addresses, and maps them to their agents.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: one is not mapped.
+    #[cold]
+    pub fn whole(&self, context: &Context, pass: &Pass<'_>, buffers: &[u64]) -> Result<(), DeviceError> {
+        let wants: Vec<_> = buffers.iter().map(|&object| Want { object, pieces: None }).collect();
+        self.wait_for(context, pass, &wants)
+    }
+
+    /// Brings everything.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: a buffer is not mapped to its agents.
+    #[cold]
+    pub fn all(&self, context: &Context, pass: &Pass<'_>) -> Result<(), DeviceError> {
+        unlimited(self.all_within(context, pass, &Limit::none()))
+    }
+
+    /// Brings everything.
+    ///
+    /// # Errors
+    /// [`ArrivalError`].
+    #[cold]
+    pub fn all_within(&self, context: &Context, pass: &Pass<'_>, limit: &Limit) -> Result<(), ArrivalError> {
+        self.bring(context, pass, |filling| self.arrivals.bring_all(filling, limit))
+    }
+
+    /// Brings what a kernel with these words among its arguments may reach.
+    ///
+    /// # Errors
+    /// As for [`Arriving::whole`].
+    #[cold]
+    pub fn reached(&self, context: &Context, pass: &Pass<'_>, words: &[u64]) -> Result<(), DeviceError> {
+        // What has come names more.
+        while self.is_active() {
+            let found = self.reach.lock().from(words.iter().copied());
+            let Some(found) = found else { return self.all(context, pass) };
+            let awaited: Vec<u64> = found.into_iter().filter(|va| self.arrivals.is_awaited(*va)).collect();
+            if awaited.is_empty() {
+                break;
+            }
+            self.whole(context, pass, &awaited)?;
+        }
+        Ok(())
+    }
+
+    /// Brings one piece; whether there was one that nobody brings already, and more may be.
+    pub fn bring_one(&self, context: &Context, pass: &Pass<'_>) -> bool {
+        let mut found = false;
+        let brought = self.bring(context, pass, |filling| {
+            found = self.arrivals.bring_next(filling).map_err(BringError::Fill)?;
+            Ok(())
+        });
+        if let Err(error) = &brought {
+            // Whoever wants the buffer is told.
+            tracing::warn!(target: "checkpoint", error = explain(error), "contents come when they are asked for");
+        }
+        found && brought.is_ok()
+    }
+
+    /// As if nothing named any memory: a kernel that computes addresses.
+    #[cfg(test)]
+    pub fn pretend_nothing_is_named(&self) {
+        *self.reach.lock() = Reach::default();
+    }
+
+    /// The process has stored bytes at `offset` of the buffer at `va`, of `len` bytes, which is here.
+    #[cold]
+    pub fn stored(&self, va: u64, len: u64, offset: u64, bytes: &[u8]) {
+        let mut reach = self.reach.lock();
+        let aligned = bytes.get(size(offset.next_multiple_of(8) - offset)..).unwrap_or_default();
+        let window = reach.window();
+        reach.note(va, len, addresses(aligned, window));
+    }
+
+    /// Anything may be stored in the buffer at `va` from now on, by whoever has a pointer to it or another process.
+    #[cold]
+    pub fn open_to_all(&self, va: u64, len: u64) {
+        self.reach.lock().add_opaque(va, len);
+    }
+
+    /// An agent copies from one buffer to another of so many bytes.
+    #[cold]
+    pub fn copied(&self, to: u64, len: u64, from: u64) {
+        self.reach.lock().copy(to, len, from);
+    }
+
+    /// Frees a buffer: while `free` runs nothing is placed in it, and if that succeeds never again.
+    ///
+    /// # Errors
+    /// Those of `free`; contents come as before.
+    pub fn while_freed<T, E>(&self, va: u64, free: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        if !self.is_active() || !self.arrivals.hold(va) {
+            return free();
+        }
+        let freed = free();
+        match &freed {
+            Ok(_) => {
+                self.arrivals.forget(va);
+                self.reach.lock().forget(va);
+                self.look();
+            }
+            Err(_) => self.arrivals.release(va),
+        }
+        freed
+    }
+}
