@@ -195,3 +195,28 @@ KERNEL enqueue(GLOBAL u32 *packet, u32 header, u32 wait, GLOBAL const u64 *queue
     while (wait && __scoped_atomic_load_n(value, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_SYSTEM) != 0)
         __builtin_amdgcn_s_sleep(1);
 }
+
+// A word and where the next one stands.
+struct link {
+    u64 next;
+    u64 value;
+};
+
+// Follows links from one to the next and adds their words; one work-item.
+KERNEL chase(GLOBAL const struct link *at, GLOBAL u64 *sum, u32 steps)
+{
+    u64 total = 0;
+    for (u32 step = 0; step < steps; step++) {
+        total += at->value;
+        at = (GLOBAL const struct link *)at->next;
+    }
+    *sum = total;
+}
+
+// Has the last of `steps` links be followed by the one at `to`; one work-item.
+KERNEL relink(GLOBAL struct link *at, GLOBAL const struct link *to, u32 steps)
+{
+    for (u32 step = 1; step < steps; step++)
+        at = (GLOBAL struct link *)at->next;
+    at->next = (u64)to;
+}

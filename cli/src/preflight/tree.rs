@@ -218,7 +218,15 @@ impl Process {
         self.is_ours()
             && (stasis::checkpoint::is_of_device(name)
                 // Memory lent to the software device, which ends with it.
-                || name.starts_with("/memfd:stasis-"))
+                || name.starts_with("/memfd:stasis-")
+                || self.is_awaited_image(name))
+    }
+
+    /// Whether something of this name is an image from which contents are still to come: the process closes it when they have.
+    fn is_awaited_image(&self, name: &str) -> bool {
+        let file = name.trim_end_matches(" (deleted)").rsplit('/').next();
+        self.info().is_some_and(|info| info.lazy_bytes > 0)
+            && file.is_some_and(|file| file.starts_with(stasis::checkpoint::IMAGE_FILE))
     }
 }
 

@@ -46,6 +46,10 @@ pub struct ProcessInfo {
     pub agents: Vec<AgentInfo>,
     /// What it has; `None` while a verb at work holds the registry.
     pub objects: Option<Objects>,
+    /// Bytes of buffers that are still to come after a lazy restore, from image files that the process has open until then. A
+    /// checkpoint waits for them. Older agents do not say.
+    #[serde(default)]
+    pub lazy_bytes: u64,
 }
 
 /// An agent.
@@ -162,6 +166,7 @@ impl ProcessInfo {
             agents: context.agents.iter().map(agent).collect(),
             objects: registry
                 .map(|registry| Objects::of(context, &registry, on.map(|on| &**on), pass.as_ref())),
+            lazy_bytes: context.arriving.left_bytes(),
         }
     }
 }

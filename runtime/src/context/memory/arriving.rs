@@ -68,7 +68,8 @@ pub struct Arriving {
 /// Whose contents come, and from where.
 #[derive(Clone, Debug)]
 struct From {
-    source: Arc<dyn Source>,
+    /// Until the last byte is here.
+    source: Option<Arc<dyn Source>>,
     buffers: Arc<BTreeMap<u64, BoKey>>,
 }
 
@@ -102,7 +103,10 @@ impl Fill for Filling<'_> {
     type Error = Missing;
 
     fn read(&self, piece: Piece, give: &mut dyn FnMut(&[u8])) -> Result<(), Missing> {
-        self.from.source.read(piece, give).map_err(Missing::Contents)
+        match &self.from.source {
+            Some(source) => source.read(piece, give).map_err(Missing::Contents),
+            None => Ok(()),
+        }
     }
 
     fn place(&self, piece: Piece, bytes: &[u8]) {
@@ -178,7 +182,7 @@ impl Arriving {
         });
         drop(reach);
         let buffers = Arc::new(awaited.iter().map(|buffer| (buffer.va, buffer.key)).collect());
-        *self.from.lock() = Some(From { source, buffers });
+        *self.from.lock() = Some(From { source: Some(source), buffers });
         self.arrivals.announce(awaited.into_iter().map(|buffer| (buffer.va, buffer.pieces)));
         self.look();
     }
@@ -189,8 +193,13 @@ impl Arriving {
         self.look();
     }
 
-    /// Lets go of the source when all is here.
+    /// Lets go of the source when all bytes are here, and of the rest when all buffers are whole.
     fn look(&self) {
+        if self.arrivals.left_bytes() == 0
+            && let Some(from) = &mut *self.from.lock()
+        {
+            from.source = None;
+        }
         if !self.is_active() {
             *self.from.lock() = None;
             *self.reach.lock() = Reach::default();
@@ -216,7 +225,10 @@ impl Arriving {
             Ok(()) => Ok(()),
             Err(BringError::Stopped(stopped)) => Err(stopped.into()),
             Err(BringError::Fill(Missing::Mapping(error))) => Err(error.into()),
-            Err(BringError::Fill(Missing::Contents(error))) => filling.from.source.give_up(&*error),
+            Err(BringError::Fill(Missing::Contents(error))) => match &filling.from.source {
+                Some(source) => source.give_up(&*error),
+                None => Ok(()),
+            },
         }
     }
 
