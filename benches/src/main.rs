@@ -46,8 +46,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-parent, checkpoint-pre-copy, and
-    /// the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
+    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-parent,
+    /// checkpoint-pre-copy, and the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
     /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core and embed-kernels), clients and hsa; all
     /// without a name.
     names: Vec<String>,
@@ -76,7 +76,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 27] = [
+const BENCHES: [(&str, Bench); 28] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -94,6 +94,7 @@ const BENCHES: [(&str, Bench); 27] = [
     ("checkpoint-parent-told", checkpoint::parent::run),
     ("checkpoint-pre-copy", checkpoint::pre_copy::run),
     ("checkpoint-pre-copy-told", checkpoint::pre_copy::run_told),
+    ("checkpoint-lazy", checkpoint::lazy::run),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
@@ -121,6 +122,7 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
     match role {
         submit::ROLE => submit::traced::play(),
         checkpoint::criu::ROLE => checkpoint::criu::play(arguments),
+        checkpoint::lazy::ROLE => checkpoint::lazy::play(arguments),
         checkpoint::engines::ROLE => checkpoint::engines::play(arguments),
         share::second::ROLE => share::second::play(arguments),
         isa::variant::ROLE => isa::variant::play(arguments),

@@ -28,7 +28,7 @@ fn stasis() -> Result<PathBuf> {
 }
 
 /// What CRIU would be used: that of STASIS_CRIU, or one that setup installed. `stasis` itself looks further.
-fn criu_is_here() -> bool {
+pub(super) fn criu_is_here() -> bool {
     let private = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.stasis/criu/bin/criu"));
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::var_os("STASIS_CRIU").is_some()
@@ -36,7 +36,8 @@ fn criu_is_here() -> bool {
         || std::env::split_paths(&search).any(|directory| directory.join("criu").exists())
 }
 
-fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)> {
+/// Runs `stasis`; its seconds and what it said.
+pub(super) fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)> {
     let mut command = Command::new(stasis()?);
     let private = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.stasis/criu/bin/criu"));
     if std::env::var_os("STASIS_CRIU").is_none() && private.exists() {
@@ -51,7 +52,8 @@ fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)> {
     Ok((seconds, serde_json::from_slice(&output.stdout)?))
 }
 
-fn await_word(log: &Path, word: &str) -> Result<()> {
+/// Waits for a line of a log.
+pub(super) fn await_word(log: &Path, word: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !fs::read_to_string(log)?.lines().any(|line| line == word) {
         ensure!(Instant::now() < deadline, "the process did not say '{word}': {}", fs::read_to_string(log)?);

@@ -10,6 +10,7 @@ pub mod criu;
 mod disk;
 pub mod engines;
 pub mod image;
+pub mod lazy;
 mod memory;
 pub mod parent;
 mod pieces;

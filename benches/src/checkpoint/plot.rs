@@ -47,9 +47,9 @@ fn draw(name: &str, figure: &Figure, size: Size) -> Result<[PathBuf; 2]> {
 type Lines = [(String, Vec<(u64, f64)>)];
 
 const LINES: [Colour; 4] = [[31, 119, 180], [174, 199, 232], [214, 39, 40], [255, 152, 150]];
-const STOPS: Size = Size { width: 900, height: 560 };
+const BY_MEMORY: Size = Size { width: 900, height: 560 };
 
-fn stops(lines: &Lines) -> Chart {
+fn by_memory(title: &str, lines: &Lines) -> Chart {
     let gibibytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let all = lines.iter().flat_map(|(_, points)| points);
     let (right, top) =
@@ -61,7 +61,7 @@ fn stops(lines: &Lines) -> Chart {
         points: points.iter().map(|(bytes, ms)| (gibibytes(*bytes), *ms)).collect(),
     });
     Chart {
-        title: "How long a process stands still, by its buffers".to_owned(),
+        title: title.to_owned(),
         notes: Vec::new(),
         x: Axis::linear("buffers (GiB)", 0.0, right.max(f64::MIN_POSITIVE)),
         y: Axis::linear("time (ms)", 0.0, top.max(f64::MIN_POSITIVE)),
@@ -70,9 +70,15 @@ fn stops(lines: &Lines) -> Chart {
     }
 }
 
-/// Draws how long processes stood still by their memory as PNG and as SVG of this name, and returns where.
-pub fn save_stops(name: &str, lines: &Lines) -> Result<[PathBuf; 2]> {
-    draw(name, &Figure::from(stops(lines)), STOPS)
+/// Milliseconds for each GiB, by the first and the last point.
+pub fn slope(points: &[(u64, f64)]) -> f64 {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return f64::NAN };
+    (last.1 - first.1) / ((last.0 - first.0) as f64 / f64::from(1 << 30))
+}
+
+/// Draws milliseconds by memory as PNG and as SVG of this name, and returns where.
+pub fn save_by_memory(name: &str, title: &str, lines: &Lines) -> Result<[PathBuf; 2]> {
+    draw(name, &Figure::from(by_memory(title, lines)), BY_MEMORY)
 }
 
 #[cfg(test)]
@@ -80,9 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn slope_is_of_a_gibibyte() {
+        assert_eq!(slope(&[(1 << 30, 10.0), (2 << 30, 30.0), (3 << 30, 40.0)]), 15.0);
+    }
+
+    #[test]
     fn lines_of_stops_have_their_names() {
         let lines = [("whole, disk".to_owned(), vec![(1 << 28, 30.0), (1 << 30, 120.0)])];
-        let svg = Figure::from(stops(&lines)).svg(STOPS).unwrap();
+        let svg = Figure::from(by_memory("a title", &lines)).svg(STOPS).unwrap();
         for text in ["whole, disk", "buffers (GiB)"] {
             assert!(svg.lines().any(|line| line.trim() == text), "{text} is not in {svg}");
         }

@@ -24,6 +24,8 @@ const SIZES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 /// Bytes that change all the time.
 const CHANGING: u64 = 16 << 20;
 const RUNS: usize = 3;
+/// The title of the figure.
+const STOPS: &str = "How long a process stands still, by its buffers";
 /// How long fills are counted with nothing beside them.
 const ALONE: Duration = Duration::from_millis(500);
 
@@ -90,12 +92,6 @@ fn measure(gpu: &Gpu, place: &Place, changing: &Buffer) -> Result<Found> {
     })
 }
 
-/// Milliseconds for each GiB, by the first and the last point.
-fn slope(points: &[(u64, f64)]) -> f64 {
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return f64::NAN };
-    (last.1 - first.1) / ((last.0 - first.0) as f64 / f64::from(1 << 30))
-}
-
 /// Measures on a device that tells nobody what its GPUs write, as hardware does.
 pub fn run(report: &Report) -> Result<()> {
     measure_all(report, "checkpoint-stops")
@@ -136,23 +132,19 @@ fn measure_all(report: &Report, figure: &str) -> Result<()> {
             stops.push((bytes, found.stop_ms));
             wholes.push((bytes, found.whole_ms));
         }
-        let (name, by_whole) = (format!("stop by memory, {}", place.name), slope(&wholes));
-        report.versus(&name, "stop_after_pre_copy", slope(&stops), "ms/GiB", ("whole_checkpoint", by_whole));
+        let (name, by_whole) = (format!("stop by memory, {}", place.name), plot::slope(&wholes));
+        report.versus(
+            &name,
+            "stop_after_pre_copy",
+            plot::slope(&stops),
+            "ms/GiB",
+            ("whole_checkpoint", by_whole),
+        );
         lines.push((format!("after a pre-copy, {}", place.name), stops));
         lines.push((format!("whole, {}", place.name), wholes));
     }
-    for path in plot::save_stops(figure, &lines)? {
+    for path in plot::save_by_memory(figure, STOPS, &lines)? {
         report.note(&format!("figure: {}", path.display()));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slope_is_of_a_gibibyte() {
-        assert_eq!(slope(&[(1 << 30, 10.0), (2 << 30, 30.0), (3 << 30, 40.0)]), 15.0);
-    }
 }
