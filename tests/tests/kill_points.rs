@@ -39,7 +39,11 @@ const VICTIMS: [Victim; 6] =
 enum Verb {
     LeaveRunning,
     Freeze,
+    /// Of a process whose contents are copied before.
+    PreCopy,
     Restore,
+    /// Of a process whose contents come while it runs.
+    LazyRestore,
 }
 
 /// Points of a scenario that are tried unless more are asked for.
@@ -79,14 +83,19 @@ struct Point {
 /// Runs the operation once and kills `victim` at stop `at`, or at the first later stop where it exists.
 fn point(survivor: &mut Survivor, verb: Verb, kill: Option<(Victim, u64)>) -> Point {
     let (name, mut command) = match verb {
-        Verb::Restore => {
+        Verb::Restore | Verb::LazyRestore => {
             let name = survivor.freeze();
-            let command = survivor.command("restore", &name, &[]);
+            let more: &[&str] = if verb == Verb::LazyRestore { &["--lazy"] } else { &[] };
+            let command = survivor.command("restore", &name, more);
             (name, command)
         }
-        Verb::LeaveRunning | Verb::Freeze => {
+        Verb::LeaveRunning | Verb::Freeze | Verb::PreCopy => {
             let name = survivor.next_name();
-            let more: &[&str] = if verb == Verb::LeaveRunning { &["--leave-running"] } else { &[] };
+            let more: &[&str] = match verb {
+                Verb::LeaveRunning => &["--leave-running"],
+                Verb::PreCopy => &["--pre-copy"],
+                _ => &[],
+            };
             let command = survivor.command("checkpoint", &name, more);
             (name, command)
         }
@@ -137,7 +146,8 @@ fn scenario(verb: Verb) {
     // A process that always exists can be killed at any stop.
     let range = |victim| if victim == Victim::Criu { criu.clone() } else { 0..stops };
     // A restored process has opened its render files itself: there are no keepers.
-    let victims = || VICTIMS.into_iter().filter(|victim| verb != Verb::Restore || *victim != Victim::Keeper);
+    let is_restore = matches!(verb, Verb::Restore | Verb::LazyRestore);
+    let victims = || VICTIMS.into_iter().filter(|victim| !is_restore || *victim != Victim::Keeper);
     let points: Vec<(Victim, u64)> = if all {
         victims().flat_map(|victim| range(victim).map(move |at| (victim, at))).collect()
     } else {
@@ -194,4 +204,14 @@ fn checkpoint() {
 #[test]
 fn restore() {
     scenario(Verb::Restore);
+}
+
+#[test]
+fn checkpoint_after_a_pre_copy() {
+    scenario(Verb::PreCopy);
+}
+
+#[test]
+fn lazy_restore() {
+    scenario(Verb::LazyRestore);
 }
