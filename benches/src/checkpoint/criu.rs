@@ -28,7 +28,7 @@ fn stasis() -> Result<PathBuf> {
 }
 
 /// What CRIU would be used: that of STASIS_CRIU, or one that setup installed. `stasis` itself looks further.
-pub(super) fn criu_is_here() -> bool {
+pub(crate) fn criu_is_here() -> bool {
     let private = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.stasis/criu/bin/criu"));
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::var_os("STASIS_CRIU").is_some()
@@ -37,7 +37,7 @@ pub(super) fn criu_is_here() -> bool {
 }
 
 /// Runs `stasis`; its seconds and what it said.
-pub(super) fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)> {
+pub(crate) fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)> {
     let mut command = Command::new(stasis()?);
     let private = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.stasis/criu/bin/criu"));
     if std::env::var_os("STASIS_CRIU").is_none() && private.exists() {
@@ -53,7 +53,7 @@ pub(super) fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)>
 }
 
 /// Waits for a line of a log.
-pub(super) fn await_word(log: &Path, word: &str) -> Result<()> {
+pub(crate) fn await_word(log: &Path, word: &str) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !fs::read_to_string(log)?.lines().any(|line| line == word) {
         ensure!(Instant::now() < deadline, "the process did not say '{word}': {}", fs::read_to_string(log)?);

@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn lines_of_stops_have_their_names() {
         let lines = [("whole, disk".to_owned(), vec![(1 << 28, 30.0), (1 << 30, 120.0)])];
-        let svg = Figure::from(by_memory("a title", &lines)).svg(STOPS).unwrap();
+        let svg = Figure::from(by_memory("a title", &lines)).svg(BY_MEMORY).unwrap();
         for text in ["whole, disk", "buffers (GiB)"] {
             assert!(svg.lines().any(|line| line.trim() == text), "{text} is not in {svg}");
         }

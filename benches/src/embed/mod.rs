@@ -7,6 +7,7 @@
 
 mod kernels;
 pub mod peer;
+mod restore;
 mod serving;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use self::serving::{Serving, beside};
 use crate::figure::Report;
 
 pub use self::kernels::run as run_kernels;
+pub use self::restore::run as run_restore;
 
 /// Seconds that clients drive a server for one figure.
 const SECONDS: &str = "2.5";

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From nothing to the first embedding: a server that starts, and the same server that CRIU brings back, with its buffers filled before
+//! or while it serves.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::model;
+use super::serving::beside;
+use crate::checkpoint::criu::{criu_is_here, run_stasis};
+use crate::figure::{Report, median};
+
+const RUNS: usize = 5;
+/// TIMEOUT: for a server to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server that does not answer yet is left alone.
+const PAUSE: Duration = Duration::from_millis(1);
+const ADDRESS: &str = "127.0.0.1:18087";
+
+/// Asks for an embedding until there is one.
+fn first_embedding() -> Result<Value> {
+    let agent: ureq::Agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().into();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let asked = agent
+            .post(format!("http://{ADDRESS}/v1/embeddings"))
+            .send_json(json!({ "model": "all-MiniLM-L6-v2", "input": "The first thing that is asked." }));
+        match asked {
+            Ok(mut answer) => {
+                return Ok(answer.body_mut().read_json::<Value>()?["data"][0]["embedding"].take());
+            }
+            Err(error) if Instant::now() >= deadline => bail!("the server does not answer: {error}"),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn start(directory: &Path) -> Result<Child> {
+    let log = fs::OpenOptions::new().append(true).create(true).open(directory.join("log"))?;
+    let mut command = Command::new("setsid");
+    command.arg(beside("embed-server")?).args(["--listen", ADDRESS, "--model"]).arg(model()?);
+    command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.spawn().context("Cannot start a server through setsid (util-linux)")
+}
+
+/// Milliseconds of what `bring` does and to the first embedding, which must be `wanted`.
+fn timed(wanted: &mut Option<Value>, bring: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let started = Instant::now();
+    bring()?;
+    let found = first_embedding()?;
+    let time = started.elapsed().as_secs_f64() * 1e3;
+    ensure!(wanted.get_or_insert_with(|| found.clone()) == &found, "another embedding than before");
+    Ok(time)
+}
+
+/// Ends a restored server, which is CRIU's orphan: somebody else reaps it.
+fn end(pid: i32) -> Result<()> {
+    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Measures, if CRIU is here.
+pub fn run(report: &Report) -> Result<()> {
+    if !criu_is_here() {
+        report.note("no CRIU here (cargo xtask setup installs one): left out");
+        return Ok(());
+    }
+    let directory = tempfile::Builder::new().prefix("stasis-bench-embed-").tempdir()?;
+    let (image, mut wanted) = (directory.path().join("image"), None);
+    let image = image.to_str().context("a directory with a strange name")?;
+    let (mut cold, mut whole, mut lazy) = (Vec::new(), Vec::new(), Vec::new());
+    let mut phases = Value::Null;
+    for _ in 0..RUNS {
+        let mut server = None;
+        cold.push(timed(&mut wanted, || {
+            server = Some(start(directory.path())?);
+            Ok(())
+        })?);
+        let mut server = server.context("no server")?;
+        let pid = server.id().cast_signed();
+        run_stasis(&["checkpoint", &pid.to_string(), image])?;
+        server.wait()?;
+        for (more, times) in [(&[][..], &mut whole), (&["--lazy"][..], &mut lazy)] {
+            times.push(timed(&mut wanted, || {
+                phases = run_stasis(&[&["restore", image], more].concat())?.1;
+                Ok(())
+            })?);
+            end(pid)?;
+        }
+        fs::remove_dir_all(image)?;
+    }
+    let case = "all-MiniLM-L6-v2, a sentence";
+    let cold = ("cold_start_to_first_embedding", median(&cold));
+    report.versus(case, "restore_to_first_embedding", median(&whole), "ms", cold);
+    report.versus(case, "lazy_restore_to_first_embedding", median(&lazy), "ms", cold);
+    for phase in ["criu_ms", "open_ms", "rebuild_ms", "fill_ms", "restore_ms"] {
+        let name = format!("lazy_restore_{}", phase.trim_end_matches("_ms"));
+        report.plain(case, &name, phases[phase].as_f64().unwrap_or(f64::NAN), "ms");
+    }
+    Ok(())
+}
