@@ -14,7 +14,7 @@ use nix::libc;
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Descriptors of which a child gets none; -1 in free places.
-static UNINHERITED: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
+static UNINHERITED: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 
 thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
@@ -50,11 +50,12 @@ extern "C" fn in_child() {
 
 /// A descriptor that children get `/dev/null` in the place of, from the first [`notice`] on.
 #[derive(Debug)]
-pub(crate) struct Uninherited(Option<usize>);
+pub struct Uninherited(Option<usize>);
 
 impl Uninherited {
-    /// This one, until it is dropped, before the descriptor is. Of more than eight, children inherit the others.
-    pub(crate) fn new(fd: BorrowedFd<'_>) -> Self {
+    /// This one, until it is dropped, before the descriptor is. Of more than 32, children inherit the others.
+    #[must_use]
+    pub fn new(fd: BorrowedFd<'_>) -> Self {
         let number = fd.as_raw_fd();
         let take = |place: &AtomicI32| {
             place.compare_exchange(-1, number, Ordering::SeqCst, Ordering::SeqCst).is_ok()

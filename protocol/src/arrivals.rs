@@ -91,6 +91,8 @@ struct Object {
     placing: usize,
     /// No piece is placed now.
     is_held: bool,
+    /// It is among those that are brought first.
+    is_wanted: bool,
     whole: Whole,
 }
 
@@ -181,7 +183,15 @@ impl Arrivals {
             inner.order.push_back(number);
             let state = |bytes| if bytes > 0 { State::Absent } else { State::Here };
             let pieces = bytes.into_iter().map(|bytes| (state(bytes), bytes)).collect();
-            let object = Object { pieces, first: 0, left, placing: 0, is_held: false, whole: Whole::No };
+            let object = Object {
+                pieces,
+                first: 0,
+                left,
+                placing: 0,
+                is_held: false,
+                is_wanted: false,
+                whole: Whole::No,
+            };
             inner.objects.insert(number, object);
         }
         let is_active = inner.left_objects > 0;
@@ -191,7 +201,7 @@ impl Arrivals {
 
     /// Whether an object is announced and not whole.
     pub fn is_awaited(&self, object: u64) -> bool {
-        !self.inner.lock().are_here(&[Want { object, pieces: None }])
+        !self.inner.lock().is_here(&Want { object, pieces: None })
     }
 
     /// Brings what is wanted; the calling thread gets what nobody else gets already, and waits for the rest.
@@ -201,13 +211,19 @@ impl Arrivals {
     pub fn bring<F: Fill>(&self, wants: &[Want], by: &F, limit: &Limit) -> Result<(), BringError<F::Error>> {
         let mut inner = self.inner.lock();
         for want in wants {
-            let is_left = inner.objects.get(&want.object).is_some_and(|object| object.left > 0);
-            if is_left && !inner.wanted.contains(&want.object) {
-                inner.wanted.push_back(want.object);
+            let Inner { objects, wanted, .. } = &mut *inner;
+            if let Some(object) = objects.get_mut(&want.object).filter(|o| o.left > 0 && !o.is_wanted) {
+                object.is_wanted = true;
+                wanted.push_back(want.object);
             }
         }
+        let mut wants = wants;
         loop {
-            if inner.are_here(wants) {
+            // What is here stays here.
+            while wants.first().is_some_and(|want| inner.is_here(want)) {
+                wants = &wants[1..];
+            }
+            if wants.is_empty() {
                 return Ok(());
             }
             // Before anything is taken that somebody would have to bring.
@@ -368,12 +384,12 @@ impl Arrivals {
 }
 
 impl Inner {
-    fn are_here(&self, wants: &[Want]) -> bool {
-        wants.iter().all(|want| match (self.objects.get(&want.object), &want.pieces) {
+    fn is_here(&self, want: &Want) -> bool {
+        match (self.objects.get(&want.object), &want.pieces) {
             (None, _) => true,
             (Some(object), None) => object.whole == Whole::Yes,
             (Some(object), Some(range)) => object.is_here(range.clone()),
-        })
+        }
     }
 
     /// What whoever wants these is to do; nothing if others are at it.
@@ -394,10 +410,15 @@ impl Inner {
         let Inner { objects, wanted, order, .. } = self;
         for queue in [wanted, order] {
             while let Some(&number) = queue.front() {
-                if let Some(next) = objects.get_mut(&number).and_then(|object| object.next(number)) {
+                let next = objects.get_mut(&number).and_then(|object| object.next(number));
+                if let Some(next @ Next::Bring(_)) = next {
                     return Some(next);
                 }
+                // Nothing else is to be brought of it. If it cannot be finished now, that is for whoever wants it.
                 queue.pop_front();
+                if next.is_some() {
+                    return next;
+                }
             }
         }
         None

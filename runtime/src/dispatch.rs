@@ -148,15 +148,16 @@ impl<'a> Dispatch<'a> {
     pub fn submit(self) -> Result<u64, SubmitError> {
         let handle = &*self.queue.0;
         let pass = handle.context.gate.enter()?;
+        if handle.context.arriving.is_active() {
+            // Before anything is looked at that another thread may end meanwhile.
+            self.await_contents(&pass)?;
+        }
         handle.check_alive()?;
         self.check_launch()?;
         let mut block = [0; SMALL_BLOCK];
         let is_filled = self.try_fill(&mut block);
         if !is_filled {
             self.check_arguments()?;
-        }
-        if handle.context.arriving.is_active() {
-            self.await_contents(&pass)?;
         }
         let index = {
             let mut slot = handle.live.reserve(&pass, 1)?;

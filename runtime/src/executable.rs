@@ -247,6 +247,7 @@ impl Executable {
         let device = context.device_or_lost(&pass)?;
         let image = make_bo(context, &mut registry, device, request)?;
         let relocate = |va| plan.relocate_with(va, &resolve);
+        let names_others = plan.undefined().next().is_some();
         let written = write_image(context, &mut registry, device, &agent.info, (image, place), relocate);
         let va = match written {
             Ok(va) => va,
@@ -264,6 +265,9 @@ impl Executable {
             program: Some(Arc::clone(&program)),
         });
         drop(registry);
+        if names_others && context.arriving.is_active() {
+            context.arriving.all(context, &pass).map_err(LoadError::Contents)?;
+        }
         let executable =
             Executable(Arc::new(Handle { agent: agent.clone(), key, program, uses: AtomicU64::new(0) }));
         code_caches::settle(context, &pass, &agent.info)?;

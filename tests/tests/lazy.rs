@@ -8,6 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
 use stasis::checkpoint::{Admission, IMAGE_FILE, Lazy, Mode, RestoreOptions, RestoreReport};
 use stasis::image::Image;
 use stasis::{Arg, Buffer, Kernel, Runtime};
@@ -212,6 +215,8 @@ fn process_that_criu_restored_runs_and_is_checkpointed_again() {
 
 #[test]
 fn piece_that_was_altered_ends_the_process_and_leaves_the_checkpoint() {
+    // Its orphans are this process's.
+    set_child_subreaper(true).unwrap();
     let mut worker = Worker::start(&[]);
     worker.freeze("images");
     let path = worker.path("images").join(IMAGE_FILE);
@@ -230,7 +235,8 @@ fn piece_that_was_altered_ends_the_process_and_leaves_the_checkpoint() {
     let directory = worker.path("images");
     // The process may end before the command does, which says so then.
     let _ = worker.stasis(&["restore", "--lazy", directory.to_str().unwrap()]);
-    wait_until("the worker's end", || !worker.is_alive());
+    let pid = Pid::from_raw(worker.pid());
+    assert_eq!(waitpid(pid, None).unwrap(), WaitStatus::Exited(pid, 74));
     assert!(!worker.log().contains("has changed"), "the wrong byte was seen: {}", worker.log());
     file.write_all_at(&byte, place).unwrap();
     restore(&worker, "images", "--lazy");

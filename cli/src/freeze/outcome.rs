@@ -241,7 +241,7 @@ impl RestoreOutcome {
         );
         if self.report.lazy_bytes > 0 {
             let left = mebibytes(self.report.lazy_bytes);
-            text.push_str(&format!("  {left:.1} MiB of them come while it runs\n"));
+            text.push_str(&format!("  {left:.1} MiB more come while it runs\n"));
         }
         if let Some(why) = &self.report.not_lazy {
             text.push_str(&format!("  not lazy: {why}\n"));

@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use stasis::checkpoint::{Admission, Ended, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
 use stasis_criu::Criu;
@@ -50,13 +51,18 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     let manifest = Manifest::read_in(opened)?;
     let runtimes = manifest.runtimes(directory);
     let admission = args.terms.admission()?;
-    let criu = Criu::find()?;
     let bar = spinner(args.json);
+    // At the same time: a CRIU is started to say its version.
+    let finding = thread::Builder::new().spawn(Criu::find);
     let checked = check::all(&manifest, opened, args.no_verify, args.terms.lazy.is_some(), &bar);
     if !manifest.is_sealed() && checked.is_ok() {
         bar.suspend(|| eprintln!("Warning: {}", check::unlisted(&manifest, directory)));
     }
     checked?;
+    let criu = match finding {
+        Ok(finding) => finding.join().map_err(|_| anyhow!("Looking for CRIU failed"))??,
+        Err(_) => Criu::find()?,
+    };
     bar.set_message("waiting for the pid");
     let others = runtimes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != manifest.pid);
     let images = directory.join(CRIU_DIRECTORY);

@@ -7,8 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::io::ErrorKind;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use kfd::forks::Uninherited;
 use kfd::linux::exit_now;
 use parking_lot::Mutex;
 use queues::words::size;
@@ -18,14 +21,19 @@ use super::last_line;
 use crate::context::Context;
 use crate::context::error::explain;
 use crate::context::memory::arriving::{Awaited, PIECE_BYTES, Source};
-use crate::context::registry::Registry;
+use crate::context::program::Program;
 use crate::context::registry::state::{BoKey, BoKind, BoRole, BoState};
+use crate::context::registry::{Executable, Registry};
 use crate::image::{CHUNK_BYTES, ChunkBuffer, Image, ImageError};
 
 const _: () = assert!(PIECE_BYTES == CHUNK_BYTES);
 
 /// With which status a process ends that cannot have its contents: `EX_IOERR` of sysexits.h.
 const STATUS: i32 = 74;
+
+/// How often, and how far apart, memory is asked for again that is not to be had: a limit leaves the process little.
+const RETRIES: u32 = 250;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why contents cannot come later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +46,8 @@ pub(super) enum NotLazy {
     Waiting,
     #[error("agents use shared virtual memory (SVM), in which any pointer may be")]
     Svm,
+    #[error("a code object has addresses that were given to it from outside")]
+    Symbols,
     #[error("physical memory is mapped into ranges, which all kernels may reach")]
     Ranges,
 }
@@ -50,6 +60,12 @@ fn may_wait(state: &BoState) -> bool {
         && state.cpu_mapped
 }
 
+/// Whether addresses of others may be in its code, where nobody finds them.
+fn has_foreign_addresses(loaded: &Executable) -> bool {
+    let has = |program: &Arc<Program>| program.object().plan().undefined().next().is_some();
+    loaded.program.as_ref().is_none_or(has)
+}
+
 /// The buffers whose contents may come later.
 pub(super) fn choose(context: &Context, registry: &Registry) -> Result<BTreeSet<BoKey>, NotLazy> {
     let mut states = registry.bos.iter().map(|(_, bo)| &bo.state);
@@ -57,6 +73,7 @@ pub(super) fn choose(context: &Context, registry: &Registry) -> Result<BTreeSet<
         (context.guard.is_enabled(), NotLazy::Pointers),
         (registry.queues.iter().any(|(_, queue)| queue.keeps_packets()), NotLazy::Waiting),
         (registry.svm.iter().next().is_some(), NotLazy::Svm),
+        (registry.executables.iter().any(|(_, loaded)| has_foreign_addresses(loaded)), NotLazy::Symbols),
         (states.any(|state| state.role == BoRole::Physical), NotLazy::Ranges),
     ];
     match refusals.into_iter().find(|(is_so, _)| *is_so) {
@@ -64,7 +81,7 @@ pub(super) fn choose(context: &Context, registry: &Registry) -> Result<BTreeSet<
         None => Ok(registry
             .bos
             .iter()
-            .filter(|(_, bo)| bo.file.is_none() && may_wait(&bo.state))
+            .filter(|(_, bo)| bo.file.is_none() && bo.kernel.is_none() && may_wait(&bo.state))
             .map(|(key, _)| key)
             .collect()),
     }
@@ -73,6 +90,8 @@ pub(super) fn choose(context: &Context, registry: &Registry) -> Result<BTreeSet<
 /// An image from which contents come.
 #[derive(Debug)]
 pub(super) struct LazyImage {
+    /// Children that are forked do not keep the files. First, so that it goes before the descriptors do.
+    _uninherited: Vec<Uninherited>,
     image: Arc<Image>,
     /// The extents of the buffers at these addresses.
     extents: BTreeMap<u64, u32>,
@@ -83,7 +102,16 @@ impl LazyImage {
     fn read_extent(&self, extent: u32, offset: u64, give: &mut dyn FnMut(&[u8])) -> Result<(), ImageError> {
         let Some(chunk) = self.image.chunk_at(extent, offset) else { return Ok(give(&[])) };
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
-        let read = self.image.read_chunk(chunk, &mut buffer, |bytes| give(bytes));
+        let mut left = RETRIES;
+        let read = loop {
+            match self.image.read_chunk(chunk, &mut buffer, |bytes| give(bytes)) {
+                Err(ImageError::Io { source, .. }) if source.kind() == ErrorKind::OutOfMemory && left > 0 => {
+                    left -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+                read => break read,
+            }
+        };
         self.buffers.lock().push(buffer);
         read
     }
@@ -121,20 +149,32 @@ pub(super) fn begin(
     let registry = context.registry.lock();
     let extents: BTreeMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
     let extent_of = |key: BoKey| extents.get(key.to_string().as_str()).copied();
-    let mut source =
-        LazyImage { image: Arc::clone(image), extents: BTreeMap::new(), buffers: Mutex::default() };
+    let mut source = LazyImage {
+        _uninherited: image.files().map(Uninherited::new).collect(),
+        image: Arc::clone(image),
+        extents: BTreeMap::new(),
+        buffers: Mutex::default(),
+    };
     let mut awaited = Vec::new();
     for &key in keys {
         let Some(bo) = registry.bos.get(key) else { continue };
         let (va, bytes) = (bo.state.va, bo.state.bytes);
-        let extent = extent_of(key);
-        source.extents.extend(extent.map(|extent| (va, extent)));
+        // Every buffer has an extent, or the image is another's.
+        let missing = || ImageError::Extents { expected: keys.len(), found: names.len() };
+        let extent = extent_of(key).ok_or_else(missing)?;
+        source.extents.insert(va, extent);
+        for chunk in image.chunks_of(extent) {
+            let expected = chunk.offset + chunk.length;
+            if expected > bytes {
+                return Err(ImageError::ExtentLength { extent: extent as usize, expected, found: bytes });
+            }
+        }
         let bytes_at = |n: u64| {
-            let chunk = image.chunk_at(extent?, n * PIECE_BYTES)?;
+            let chunk = image.chunk_at(extent, n * PIECE_BYTES)?;
             Some(image.chunks()[chunk].length)
         };
         let pieces = (0..bytes.div_ceil(PIECE_BYTES)).map(|n| bytes_at(n).unwrap_or(0)).collect();
-        awaited.push(Awaited { key, va, pieces });
+        awaited.push(Awaited { key, va, bytes, pieces });
     }
     // What programs have in their variables is filled already.
     let mut variables = Vec::new();

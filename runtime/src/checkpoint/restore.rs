@@ -141,9 +141,6 @@ fn restore_steps(
     let made = made.and_then(|participant| {
         if !later.is_empty() {
             report.lazy_bytes = lazy::begin(context, &later, &image, &names)?;
-            if lazy == Lazy::Background {
-                lazy::start_threads(context);
-            }
         }
         Ok(participant)
     });
@@ -163,9 +160,13 @@ fn restore_steps(
                 invalidate_code(context, closed);
             }
             share::keep_coordinator(context, participant.and_then(RestoreParticipant::finish));
+            if lazy == Lazy::Background && context.arriving.is_active() {
+                lazy::start_threads(context);
+            }
             Ok(report)
         }
         Err((device, error)) => {
+            context.arriving.clear();
             if let Some(device) = device {
                 undo_restore(context, closed, *device, snapshot, same_process, held);
             }
@@ -336,6 +337,10 @@ fn rebuild_drained(
     CheckpointMachine::of(context).now(Activity::Rebuilding);
     let mut registry = context.registry.lock();
     for (key, bo) in registry.bos.iter_mut() {
+        if bo.kernel.is_some() {
+            // What an undone restore could not destroy.
+            on.map_awaited(bo).map_err(device("to map a buffer to its agents"))?;
+        }
         bo.is_awaited = later.contains(&key);
     }
     let hidden = context.guard.hide(&mut registry);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use kfd::transport::CallLimit;
 use stasis_protocol::gate::{Closed, Gate};
-use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, Steps, Stopped, Taken};
+use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, State, Steps, Stopped, Taken};
 
 use super::error::{CheckpointError, is_stall, system};
 use super::machine::CheckpointMachine;
-use super::options::{CheckpointOptions, RestoreOptions};
+use super::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
 use super::report::{CheckpointReport, RestoreReport};
 use super::restore::check_window;
 use super::snapshot::Snapshot;
@@ -49,12 +49,6 @@ impl<'a> Steps for Driver<'a> {
     }
 
     fn prepare(&self, mode: Mode, limit: &Limit) {
-        // The process does not have to stand still for it. What is left then comes when it does.
-        if self.0.arriving.is_active()
-            && let Ok(Some(pass)) = self.0.gate.try_enter()
-        {
-            let _ = self.0.arriving.all_within(self.0, &pass, limit);
-        }
         if let (Mode::Drain, Some(submitter)) = (mode, self.0.submitter.get()) {
             submitter.settle(limit);
         }
@@ -164,7 +158,23 @@ fn late(error: CheckpointError, verb: &'static str, limit: &Limit) -> Checkpoint
 
 /// RUNNING → LOCKED: closes the gate and stops the queues.
 pub fn lock(context: &Arc<Context>, mode: Mode, within: Duration) -> Result<Duration, CheckpointError> {
+    bring_the_rest(context)?;
     Ok(CheckpointMachine::of(context).machine.lock(&Driver(context), mode, within)?)
+}
+
+/// RUNNING, and stays so: has what a restore has left for later be here before the process is stopped. It takes time of its own, not that
+/// of the lock.
+fn bring_the_rest(context: &Arc<Context>) -> Result<(), CheckpointError> {
+    let machine = CheckpointMachine::of(context);
+    if !context.arriving.is_active() || machine.state() != State::Running {
+        return Ok(());
+    }
+    let brought = machine.machine.while_running("lock", DEFAULT_DEADLINE, |limit| {
+        let pass = context.gate.enter().map_err(|lost| Box::new(CheckpointError::from(lost)))?;
+        let arrived = context.arriving.all_within(context, &pass, limit);
+        arrived.map_err(|error| Box::new(CheckpointError::arriving("lock", error)))
+    });
+    Ok(brought?)
 }
 
 /// LOCKED → RUNNING.

@@ -16,7 +16,7 @@
 //! 6. the slot of the event thread;
 //! 7. the registry, under which nothing is waited for but ioctls that cannot block on a client;
 //! 8. an agent's clock;
-//! 9. the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
+//! 9. what is to come ([`memory::arriving`]), the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
 //!
 //! Objects that hot paths touch (`live` parts) are shared out by `Arc`, so no dispatch and no wait takes a lock.
 

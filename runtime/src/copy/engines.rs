@@ -85,7 +85,7 @@ impl Engine {
                 let launch =
                     device_lib::copy(to, from, bytes).map_err(super::span::from_library(buffers[0]))?;
                 let launch = launch_of(&launch, launch.arguments.to_bytes());
-                shader.submit(&shader.copy, &launch, after, buffers, done)
+                shader.submit(&shader.copy, &launch, after, (buffers, &[]), done)
             }
             Engine::Sdma(queue) => sdma::copy(queue, piece, after, buffers, done),
         }

@@ -21,6 +21,9 @@ use self::engines::{Piece, launch_of};
 pub use self::span::Span;
 use self::span::from_library;
 pub use self::transfer::Transfer;
+use stasis_protocol::gate::Pass;
+
+use crate::context::Context;
 use crate::context::agent::agents;
 use crate::context::agent::copy_path::{CopyEngine, CopyPath, Direction};
 use crate::context::error::CopyError;
@@ -32,6 +35,26 @@ use crate::signal::Signal;
 
 /// Bytes moved at once through system memory to or from an agent whose memory the CPU does not see.
 const STAGE_BYTES: u64 = 4 << 20;
+
+/// Has the contents of buffers be here, if they are still to come, between which an agent moves bytes, and them mapped to it. In the
+/// pass in which the packet is submitted that does it: a restore may lie between two passes.
+fn arrive(
+    context: &Context,
+    pass: &Pass<'_>,
+    mover: AgentIndex,
+    buffers: &[&Buffer],
+) -> Result<(), CopyError> {
+    if !context.arriving.is_active() {
+        return Ok(());
+    }
+    for buffer in buffers {
+        buffer.be_whole(pass).map_err(CopyError::Contents)?;
+    }
+    engines::map_for_copy(context, mover, buffers)?;
+    let buffers: Vec<(u64, u64)> = buffers.iter().map(|buffer| (buffer.va(), buffer.len())).collect();
+    context.arriving.meet(&buffers);
+    Ok(())
+}
 
 impl Runtime {
     /// Copies `from` to `to`, of equal length, on an agent, once all of `after` have reached 0. Returns at once;
@@ -122,7 +145,6 @@ impl Runtime {
         }
         // Refuses what overlaps.
         device_lib::copy(to.va()?, from.va()?, to.bytes).map_err(from_library(to.buffer))?;
-        self.await_contents(to.buffer, Some(from.buffer))?;
         Ok((engines::owner(self.context(), to.buffer)?, engines::owner(self.context(), from.buffer)?))
     }
 
@@ -157,23 +179,6 @@ impl Runtime {
         mappings::check_reach(self.context(), agent, span.buffer.key(), span.va()?, span.bytes, write)
     }
 
-    /// Has the contents of buffers be here, if they are still to come, that an agent is to write and to read.
-    fn await_contents(&self, to: &Buffer, from: Option<&Buffer>) -> Result<(), CopyError> {
-        let arriving = &self.context().arriving;
-        if arriving.is_active() {
-            let pass = self.context().gate.enter()?;
-            let buffers = [Some(to), from].into_iter().flatten();
-            buffers
-                .map(|buffer| buffer.be_whole(&pass))
-                .collect::<Result<(), _>>()
-                .map_err(CopyError::Contents)?;
-            if let Some(from) = from {
-                arriving.copied(to.va(), to.len(), from.va());
-            }
-        }
-        Ok(())
-    }
-
     fn completion(&self) -> Result<Signal, CopyError> {
         Signal::new(self, 1).map_err(|error| CopyError::Signal(Box::new(error)))
     }
@@ -202,10 +207,6 @@ impl Runtime {
     ) -> Result<Transfer, CopyError> {
         let (va, bytes) = (to.va()?, to.bytes);
         let launch = device_lib::fill(va, bytes, pattern).map_err(from_library(to.buffer))?;
-        self.await_contents(to.buffer, None)?;
-        if self.context().arriving.is_active() {
-            self.context().arriving.stored(to.buffer.va(), to.buffer.len(), to.offset, pattern);
-        }
         let owner = engines::owner(self.context(), to.buffer)?;
         let (agent, path) = match owner {
             Owner::Agent(agent) => (agent, CopyPath::Local),
@@ -224,7 +225,7 @@ impl Runtime {
             (Way::Shader, _) => {
                 let shader = engines::shader(self.context(), agent)?;
                 let launch = launch_of(&launch, launch.arguments.to_bytes());
-                shader.submit(&shader.fill, &launch, after, &[to.buffer], &signal)?;
+                shader.submit(&shader.fill, &launch, after, (&[to.buffer], pattern), &signal)?;
                 CopyEngine::Shader
             }
             (Way::Sdma, Some(dword)) => {

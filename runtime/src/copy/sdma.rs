@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use queues::sdma::{self, Generation};
 
+use super::arrive;
 use super::engines::Piece;
 use crate::agent::Agent;
 use crate::context::error::{CopyError, RawError, SubmitError};
@@ -81,22 +82,27 @@ fn submit<'w>(
     let (target, generation) = (queue.agent().target(), generation(queue)?);
     let values: Vec<u64> = after.iter().map(|signal| signal.value_va()).collect();
     for some in values.chunks(TOGETHER) {
-        with_room(queue, &packets::transfer_prologue(target, generation, some)?)?;
+        with_room(queue, &packets::transfer_prologue(target, generation, some)?, &[])?;
     }
     if values.is_empty() {
-        with_room(queue, &packets::transfer_prologue(target, generation, &[])?)?;
+        with_room(queue, &packets::transfer_prologue(target, generation, &[])?, &[])?;
     }
     for words in work {
-        with_room(queue, words)?;
+        with_room(queue, words, buffers)?;
     }
     queue.completes(done);
-    with_room(queue, &epilogue)
+    with_room(queue, &epilogue, &[])
 }
 
-/// Tries again as long as the ring is full.
-fn with_room(queue: &RawQueue, words: &[u32]) -> Result<(), CopyError> {
+/// Submits what moves bytes between buffers; tries again as long as the ring is full.
+fn with_room(queue: &RawQueue, words: &[u32], buffers: &[&Buffer]) -> Result<(), CopyError> {
+    let agent = queue.agent();
     loop {
-        match queue.submit(words) {
+        let pass = agent.context.gate.enter()?;
+        arrive(&agent.context, &pass, agent.info.index(), buffers)?;
+        let submitted = queue.submit(words);
+        drop(pass);
+        match submitted {
             Ok(_) => return Ok(()),
             // TIMEOUT: room comes with the next transfer that ends, or the queue fails.
             Err(RawError::Full { .. }) => std::thread::sleep(Duration::from_micros(50)),

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::arrive;
 use super::chunks::MAX_CHUNKS;
 use crate::agent::Agent;
 use crate::context::error::{CopyError, SubmitError};
@@ -44,23 +45,33 @@ impl Shader {
         self.queue.fault().is_some()
     }
 
-    /// Submits one launch after `after`, which completes `done`.
+    /// Submits one launch after `after`, which completes `done`: one that moves bytes between buffers, or fills the first of them with a
+    /// pattern.
     pub(super) fn submit(
         &self,
         kernel: &Kernel,
         launch: &device_lib::Launch<Vec<u8>>,
         after: &[&Signal],
-        buffers: &[&Buffer],
+        (buffers, pattern): (&[&Buffer], &[u8]),
         done: &Signal,
     ) -> Result<(), CopyError> {
         for buffer in buffers {
             buffer.note_use(self.queue.key());
         }
         for five in after.chunks(5) {
-            self.with_room(|| self.queue.barrier(five, None))?;
+            self.with_room(|| Ok(self.queue.barrier(five, None)?))?;
         }
+        let (context, mover) = (&self.queue.0.context, self.queue.0.agent.info.index());
         self.with_room(|| {
-            self.queue
+            let pass = context.gate.enter()?;
+            arrive(context, &pass, mover, buffers)?;
+            if let Some(filled) = buffers.first().filter(|_| context.arriving.is_active()) {
+                let filled = (filled.va(), filled.len());
+                let stored = context.arriving.store(context, &pass, filled, 0, pattern);
+                stored.map_err(CopyError::Contents)?;
+            }
+            let submitted = self
+                .queue
                 .dispatch(kernel)
                 .grid(launch.grid)
                 .block(launch.workgroup)
@@ -68,18 +79,21 @@ impl Shader {
                 // Transfers overlap unless they were told to wait.
                 .barrier(!after.is_empty())
                 .completion(done)
-                .submit()
+                .submit();
+            Ok(submitted?)
         })
     }
 
     /// Tries again as long as the queue is full.
-    fn with_room(&self, submit: impl Fn() -> Result<u64, SubmitError>) -> Result<(), CopyError> {
+    fn with_room(&self, submit: impl Fn() -> Result<u64, CopyError>) -> Result<(), CopyError> {
         loop {
             match submit() {
                 Ok(_) => return Ok(()),
                 // TIMEOUT: room comes with the next transfer that ends, or the queue fails.
-                Err(SubmitError::WouldBlock { .. }) => std::thread::sleep(Duration::from_micros(50)),
-                Err(error) => return Err(error.into()),
+                Err(CopyError::Submit(error)) if matches!(*error, SubmitError::WouldBlock { .. }) => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                Err(error) => return Err(error),
             }
         }
     }

@@ -31,14 +31,14 @@ impl Queue {
     pub fn submit_batch(&self, dispatches: &[Dispatch<'_>]) -> Result<Range<u64>, SubmitError> {
         let handle = &*self.0;
         let pass = handle.context.gate.enter()?;
+        if handle.context.arriving.is_active() {
+            dispatches.iter().try_for_each(|dispatch| dispatch.await_contents(&pass))?;
+        }
         handle.check_alive()?;
         for (index, dispatch) in dispatches.iter().enumerate() {
             dispatch.check_for(self).map_err(|error| error.of_packet(index))?;
         }
         let count = handle.check_room(dispatches.len())?;
-        if handle.context.arriving.is_active() {
-            dispatches.iter().try_for_each(|dispatch| dispatch.await_contents(&pass))?;
-        }
         let mut slots = handle.live.reserve(&pass, count)?;
         let first = slots.first();
         dispatches.iter().for_each(Dispatch::note_uses);

@@ -220,15 +220,15 @@ impl CommandList {
     pub fn submit(&self) -> Result<Range<u64>, SubmitError> {
         let handle = &*self.queue.0;
         let pass = handle.context.gate.enter()?;
-        handle.check_alive()?;
-        let wanted = handle.check_room(self.packets.len())?;
-        self.check_buffers()?;
         if handle.context.arriving.is_active() {
             let (words, _) = self.blocks.as_chunks::<8>();
             let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
             let reached = handle.context.arriving.reached(&handle.context, &pass, &words);
             reached.map_err(SubmitError::Contents)?;
         }
+        handle.check_alive()?;
+        let wanted = handle.check_room(self.packets.len())?;
+        self.check_buffers()?;
         let mut slots = handle.live.reserve(&pass, wanted)?;
         let first = slots.first();
         self.note_uses();

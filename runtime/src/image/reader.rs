@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -346,6 +347,19 @@ impl Image {
     #[must_use]
     pub fn chunk_at(&self, extent: u32, offset: u64) -> Option<usize> {
         self.chunks.binary_search_by_key(&(extent, offset), |chunk| (chunk.extent, chunk.offset)).ok()
+    }
+
+    /// The chunks of an extent, by offset.
+    #[must_use]
+    pub fn chunks_of(&self, extent: u32) -> &[Chunk] {
+        let from = self.chunks.partition_point(|chunk| chunk.extent < extent);
+        let to = self.chunks.partition_point(|chunk| chunk.extent <= extent);
+        &self.chunks[from..to]
+    }
+
+    /// Its files: its own first.
+    pub fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.places.iter().map(|place| place.file().as_fd())
     }
 
     /// Reads a chunk through `buffer`, and gives its bytes out if they are right.

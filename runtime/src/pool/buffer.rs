@@ -196,14 +196,14 @@ impl Buffer {
         let pass = self.0.context.gate.enter()?;
         self.range(offset, from.len() as u64)?;
         let memory = self.visible()?;
-        let arriving = &self.0.context.arriving;
-        if arriving.is_active() {
-            arriving
-                .here(&self.0.context, &pass, self.0.va, offset..offset + from.len() as u64)
-                .map_err(CopyError::Contents)?;
-            arriving.stored(self.0.va, self.0.bytes, offset, from);
-        }
+        let is_partial = match self.0.context.arriving.is_active() {
+            true => self.await_to_write(&pass, offset, from)?,
+            false => false,
+        };
         memory.write(offset, from);
+        if is_partial {
+            self.tell_partial_words(&pass, memory, offset, from.len() as u64)?;
+        }
         self.0.context.host_writes.wrote(&pass, self.0.written);
         Ok(())
     }
@@ -217,12 +217,7 @@ impl Buffer {
         self.range(offset, to.len() as u64)?;
         let memory = self.visible()?;
         if self.0.context.arriving.is_active() {
-            let bytes = offset..offset + to.len() as u64;
-            self.0
-                .context
-                .arriving
-                .here(&self.0.context, &pass, self.0.va, bytes)
-                .map_err(CopyError::Contents)?;
+            self.await_range(&pass, offset, to.len() as u64)?;
         }
         memory.read(offset, to);
         Ok(())
@@ -247,17 +242,60 @@ impl Buffer {
         self.range(0, 0)?;
         let mapped = self.visible()?;
         self.give_out(&pass).map_err(CopyError::Contents)?;
+        self.range(0, 0)?;
         let writes = self.0.context.host_writes.guard(self.0.written);
         Ok(HostGuard { mapped, _writes: writes, pass, buffer: self })
     }
 
+    /// Has a range of it be here, which may have been freed meanwhile.
+    #[cold]
+    fn await_range(&self, pass: &Pass<'_>, offset: u64, bytes: u64) -> Result<(), CopyError> {
+        let (context, range) = (&self.0.context, offset..offset + bytes);
+        context.arriving.here(context, pass, self.0.va, range).map_err(CopyError::Contents)?;
+        self.range(offset, bytes)
+    }
+
+    /// Has a range of it be here to which `from` is written, and all that the addresses in that name. Whether words of it are written
+    /// in part only.
+    #[cold]
+    fn await_to_write(&self, pass: &Pass<'_>, offset: u64, from: &[u8]) -> Result<bool, CopyError> {
+        let (context, bytes) = (&self.0.context, from.len() as u64);
+        self.await_range(pass, offset, bytes)?;
+        let stored = context.arriving.store(context, pass, (self.0.va, self.0.bytes), offset, from);
+        stored.map_err(CopyError::Contents)?;
+        self.range(offset, bytes)?;
+        Ok(!offset.is_multiple_of(8) || !bytes.is_multiple_of(8))
+    }
+
+    /// Says what the first and the last word of a range are now that was written in part of them.
+    #[cold]
+    fn tell_partial_words(
+        &self,
+        pass: &Pass<'_>,
+        memory: Mapped,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), CopyError> {
+        let mut words = Vec::new();
+        for place in [offset & !7, (offset + bytes) & !7] {
+            if memory.holds(place, 8) {
+                let mut word = [0; 8];
+                memory.read(place, &mut word);
+                words.extend(word);
+            }
+        }
+        let context = &self.0.context;
+        let told = context.arriving.store(context, pass, (self.0.va, self.0.bytes), 0, &words);
+        told.map_err(CopyError::Contents)
+    }
+
     /// Has its contents be here, if they are still to come, for somebody of whom nobody knows what he stores there.
     pub(crate) fn give_out(&self, pass: &Pass<'_>) -> Result<(), DeviceError> {
-        self.be_whole(pass)?;
-        if self.0.context.arriving.is_active() {
-            self.0.context.arriving.open_to_all(self.0.va, self.0.bytes);
+        let arriving = &self.0.context.arriving;
+        match arriving.is_active() {
+            true => arriving.give_out(&self.0.context, pass, self.0.va, self.0.bytes),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Has its contents be here, if they are still to come, and it mapped to its agents.

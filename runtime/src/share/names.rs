@@ -86,10 +86,19 @@ pub(crate) fn export_named(
     pass: &Pass<'_>,
     number: u128,
 ) -> Result<Option<OwnedFd>, ShareError> {
-    let mut registry = context.registry.lock();
     let names = context.layer::<Names>();
     let key = names.0.lock().iter().find_map(|(key, named)| (*named == number).then_some(*key));
-    let Some(key) = key.filter(|key| registry.bos.get(*key).is_some()) else { return Ok(None) };
+    let Some(key) = key else { return Ok(None) };
+    if context.arriving.is_active() {
+        let place = context.registry.lock().bos.get(key).map(|bo| (bo.state.va, bo.state.bytes));
+        if let Some((va, bytes)) = place {
+            context.arriving.give_out(context, pass, va, bytes)?;
+        }
+    }
+    let mut registry = context.registry.lock();
+    if registry.bos.get(key).is_none() {
+        return Ok(None);
+    }
     let exported = export(&mut registry, context.device_or_lost(pass)?, key)?;
     context.host_writes.share(pass);
     Ok(Some(exported))

@@ -8,6 +8,7 @@ use kfd::Errno;
 use kfd::sys::AMDKFD_IOC_MAP_MEMORY_TO_GPU;
 
 use crate::checkpoint::{Admission, Lazy, Mode, RestoreOptions, RestoreReport, State};
+use crate::share::export_named;
 use crate::testing::{TestDriver, TestTransport, runtime, runtime_on};
 use crate::*;
 
@@ -127,8 +128,12 @@ fn kernel_brings_what_its_arguments_name_and_what_that_names() {
     let mut seen = [0; 8];
     to.read(4096, &mut seen).unwrap();
     assert_eq!(u64::from_le_bytes(seen), named.va() + 77);
-    // The pointer that the process stores now is followed, too.
-    to.write(8, &unnamed.va().to_le_bytes()).unwrap();
+    // What the pointer names that the process stores now is there first, and when it is stored in parts.
+    let pointer = unnamed.va().to_le_bytes();
+    to.write(8, &pointer[..4]).unwrap();
+    assert_eq!(fixture.left(), PIECE);
+    to.write(12, &pointer[4..]).unwrap();
+    assert_eq!(fixture.left(), 0);
     fixture.copy(&queue, from.va(), to.va(), 8192).unwrap();
     assert_eq!(fixture.left(), 0);
     assert_eq!(unnamed.to_vec().unwrap(), pattern(4, PIECE));
@@ -147,14 +152,9 @@ fn pointers_that_copies_and_fills_move_are_followed() {
     assert_eq!(fixture.left(), 3 * PIECE);
     fixture.copy(&queue, copy.va() + 64, copy.va(), 64).unwrap();
     assert_eq!(fixture.left(), 2 * PIECE);
-    fixture
-        .runtime
-        .fill(filled.span(0, 64), &other.va().to_le_bytes(), &[])
-        .unwrap()
-        .wait(Some(SOON))
-        .unwrap();
-    assert_eq!(fixture.left(), PIECE);
-    fixture.copy(&queue, filled.va() + 64, filled.va(), 64).unwrap();
+    // A pattern is an address: what it names is there before the fill.
+    let pattern = other.va().to_le_bytes();
+    fixture.runtime.fill(filled.span(0, 64), &pattern, &[]).unwrap().wait(Some(SOON)).unwrap();
     assert_eq!(fixture.left(), 0);
 }
 
@@ -168,6 +168,24 @@ fn whoever_may_store_anything_has_all_come_before_a_kernel_that_reaches_it() {
     assert_eq!(fixture.left(), 2 * PIECE);
     fixture.copy(&queue, to.va(), from.va(), 64).unwrap();
     assert_eq!(fixture.left(), 0);
+    // A kernel that runs may wait for what is stored.
+    fixture.thaw();
+    fixture.copy(&queue, to.va(), from.va(), 64).unwrap();
+    assert_eq!(fixture.left(), PIECE);
+    drop(to.host().unwrap());
+    assert_eq!(fixture.left(), 0);
+}
+
+#[test]
+fn buffer_that_others_know_by_name_is_whole_when_one_asks_for_it() {
+    let fixture = Fixture::new();
+    let buffer = fixture.runtime.gtt().alloc(PIECE).unwrap();
+    buffer.write(0, &pattern(1, PIECE)).unwrap();
+    let name = buffer.name().unwrap();
+    assert_eq!(fixture.thaw().lazy_bytes, PIECE);
+    let context = fixture.runtime.context();
+    let exported = export_named(context, &context.gate.enter().unwrap(), name.number).unwrap();
+    assert!(exported.is_some() && fixture.left() == 0);
 }
 
 #[test]
@@ -306,7 +324,9 @@ fn mapping_that_the_driver_refuses_is_told_and_tried_again() {
     let fixture = Fixture::new();
     let queue = Queue::create(&fixture.agent, QueueOptions::default()).unwrap();
     let (from, to) = (fixture.filled(1, PIECE), fixture.filled(2, PIECE));
-    fixture.copy(&queue, to.va(), to.va() + 4096, 64).unwrap();
+    // So that the copy kernels are loaded.
+    fixture.runtime.copy(to.span(0, 64), to.span(64, 64), &[]).unwrap().wait(Some(SOON)).unwrap();
+    to.write(0, &pattern(2, 64)).unwrap();
     fixture.thaw();
     fixture.kernel.fail_once(AMDKFD_IOC_MAP_MEMORY_TO_GPU, Errno::ENOMEM);
     let refused = fixture.runtime.copy(to.all(), from.all(), &[]).unwrap_err();
@@ -346,7 +366,7 @@ fn restore_that_fails_later_leaves_nothing_to_come() {
     let directory = tempfile::tempdir().unwrap();
     runtime.lock(Mode::Drain, SOON).unwrap();
     runtime.checkpoint(directory.path()).unwrap();
-    kernel.fail_once(kfd::sys::AMDKFD_IOC_CREATE_QUEUE, Errno::ENOMEM);
+    kernel.fail_once(kfd::sys::AMDKFD_IOC_RESET_EVENT, Errno::ENOMEM);
     let options = RestoreOptions {
         admission: Some(Admission { lazy: Lazy::Asked, ..Admission::default() }),
         ..RestoreOptions::default()

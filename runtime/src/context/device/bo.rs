@@ -222,6 +222,11 @@ impl Device {
         }
         let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
         let gpu = self.node(agent)?.gpu;
+        if bo.is_awaited {
+            // With the others, when it is whole.
+            bo.state.mapped.push(agent);
+            return Ok(());
+        }
         self.kfd
             .map_memory(MemoryHandle(kernel.handle), &[gpu])
             .map_err(|error| ioctl("a mapping of memory to an agent")(error.into()))?;

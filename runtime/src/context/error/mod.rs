@@ -386,6 +386,9 @@ impl From<Arc<QueueFault>> for WaitError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
+    /// A buffer was restored without its contents, and they cannot be used now. Try again.
+    #[error("A buffer whose contents have come after the restore cannot be mapped to its agents")]
+    Contents(#[source] DeviceError),
     /// The file is not usable here.
     #[error(transparent)]
     CodeObject(#[from] CodeObjectError),

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use queues::words::size;
@@ -28,7 +29,7 @@ use super::mapped;
 use crate::context::Context;
 use crate::context::error::{DeviceError, explain};
 use crate::context::registry::Registry;
-use crate::context::registry::state::{BoKey, BoKind, BoRole};
+use crate::context::registry::state::{BoKey, BoRole};
 
 /// Bytes of a piece of a buffer.
 pub const PIECE_BYTES: u64 = 2 << 20;
@@ -53,6 +54,8 @@ pub struct Awaited {
     pub key: BoKey,
     /// Its address.
     pub va: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
     /// Bytes of each piece that are to come; 0 for one of zeros.
     pub pieces: Vec<u64>,
 }
@@ -63,6 +66,8 @@ pub struct Arriving {
     arrivals: Arrivals,
     reach: Mutex<Reach>,
     from: Mutex<Option<From>>,
+    /// A kernel was submitted since the restore.
+    has_run: AtomicBool,
 }
 
 /// Whose contents come, and from where.
@@ -70,7 +75,8 @@ pub struct Arriving {
 struct From {
     /// Until the last byte is here.
     source: Option<Arc<dyn Source>>,
-    buffers: Arc<BTreeMap<u64, BoKey>>,
+    /// By address: the key, and the length in bytes.
+    buffers: Arc<BTreeMap<u64, (BoKey, u64)>>,
 }
 
 /// Who fills buffers for a call that has passed the gate.
@@ -110,8 +116,13 @@ impl Fill for Filling<'_> {
     }
 
     fn place(&self, piece: Piece, bytes: &[u8]) {
-        let va = piece.object + piece.index as u64 * PIECE_BYTES;
-        let Some(view) = mapped::view(va, bytes.len() as u64) else { return };
+        let Some((_, length)) = self.from.buffers.get(&piece.object) else { return };
+        let offset = piece.index as u64 * PIECE_BYTES;
+        assert!(
+            offset + bytes.len() as u64 <= *length,
+            "INVARIANT: pieces were found to be in their buffers"
+        );
+        let Some(view) = mapped::view(piece.object + offset, bytes.len() as u64) else { return };
         view.write(0, bytes);
         self.context.host_writes.note(Written::ANY);
         let window = self.context.arriving.reach.lock().window();
@@ -123,7 +134,7 @@ impl Fill for Filling<'_> {
     }
 
     fn whole(&self, object: u64) -> Result<(), Missing> {
-        let Some(key) = self.from.buffers.get(&object) else { return Ok(()) };
+        let Some((key, _)) = self.from.buffers.get(&object) else { return Ok(()) };
         let mut registry = self.context.registry.lock();
         match (registry.bos.get_mut(*key), self.context.device(self.pass)) {
             (Some(bo), Some(device)) => device.map_awaited(bo).map_err(Missing::Mapping),
@@ -161,16 +172,16 @@ impl Arriving {
         awaited: Vec<Awaited>,
         hold: impl FnOnce(&mut dyn FnMut(BoKey, &[u8])),
     ) {
+        self.clear();
         let mut reach = self.reach.lock();
         reach.begin(registry.arena.window());
         for (_, bo) in registry.bos.iter() {
-            let (state, foreign) = (&bo.state, bo.file.is_some());
-            let is_others =
-                foreign || state.sharing.is_some() || matches!(state.kind, BoKind::Userptr { .. });
+            let state = &bo.state;
             match state.role {
                 BoRole::Image => reach.add_root(state.va, state.bytes),
-                BoRole::User if is_others => reach.add_opaque(state.va, state.bytes),
-                BoRole::User => reach.add(state.va, state.bytes),
+                BoRole::User if bo.is_awaited => reach.add(state.va, state.bytes),
+                // Others have it, or it was filled without a look at it.
+                BoRole::User => reach.add_opaque(state.va, state.bytes),
                 _ => {}
             }
         }
@@ -181,8 +192,10 @@ impl Arriving {
             }
         });
         drop(reach);
-        let buffers = Arc::new(awaited.iter().map(|buffer| (buffer.va, buffer.key)).collect());
+        let buffers =
+            Arc::new(awaited.iter().map(|buffer| (buffer.va, (buffer.key, buffer.bytes))).collect());
         *self.from.lock() = Some(From { source: Some(source), buffers });
+        self.has_run.store(false, Ordering::Relaxed);
         self.arrivals.announce(awaited.into_iter().map(|buffer| (buffer.va, buffer.pieces)));
         self.look();
     }
@@ -289,6 +302,11 @@ impl Arriving {
     /// As for [`Arriving::whole`].
     #[cold]
     pub fn reached(&self, context: &Context, pass: &Pass<'_>, words: &[u64]) -> Result<(), DeviceError> {
+        self.has_run.store(true, Ordering::Relaxed);
+        self.bring_named(context, pass, words)
+    }
+
+    fn bring_named(&self, context: &Context, pass: &Pass<'_>, words: &[u64]) -> Result<(), DeviceError> {
         // What has come names more.
         while self.is_active() {
             let found = self.reach.lock().from(words.iter().copied());
@@ -302,17 +320,21 @@ impl Arriving {
         Ok(())
     }
 
-    /// Brings one piece; whether there was one that nobody brings already, and more may be.
+    /// Brings one piece; whether there was one that nobody brings already.
     pub fn bring_one(&self, context: &Context, pass: &Pass<'_>) -> bool {
         let mut found = false;
         let brought = self.bring(context, pass, |filling| {
-            found = self.arrivals.bring_next(filling).map_err(BringError::Fill)?;
+            // A buffer that cannot be mapped is one that others can do without.
+            found = self.arrivals.bring_next(filling).or_else(|missing| match missing {
+                Missing::Mapping(error) => {
+                    let error = explain(&error);
+                    tracing::warn!(target: "checkpoint", error, "a buffer is mapped when it is asked for");
+                    Ok(true)
+                }
+                contents => Err(BringError::Fill(contents)),
+            })?;
             Ok(())
         });
-        if let Err(error) = &brought {
-            // Whoever wants the buffer is told.
-            tracing::warn!(target: "checkpoint", error = explain(error), "contents come when they are asked for");
-        }
         found && brought.is_ok()
     }
 
@@ -322,25 +344,52 @@ impl Arriving {
         *self.reach.lock() = Reach::default();
     }
 
-    /// The process has stored bytes at `offset` of the buffer at `va`, of `len` bytes, which is here.
+    /// The process is to store bytes at `offset` of the buffer at `va`, of `len` bytes. What they name comes first: a kernel that was
+    /// submitted already may wait for it.
+    ///
+    /// # Errors
+    /// As for [`Arriving::whole`]; then it must not store.
     #[cold]
-    pub fn stored(&self, va: u64, len: u64, offset: u64, bytes: &[u8]) {
-        let mut reach = self.reach.lock();
+    pub fn store(
+        &self,
+        context: &Context,
+        pass: &Pass<'_>,
+        (va, len): (u64, u64),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
         let aligned = bytes.get(size(offset.next_multiple_of(8) - offset)..).unwrap_or_default();
-        let window = reach.window();
-        reach.note(va, len, addresses(aligned, window));
+        let named: Vec<u64> = {
+            let mut reach = self.reach.lock();
+            let named: Vec<u64> = addresses(aligned, reach.window()).collect();
+            reach.note(va, len, named.iter().copied());
+            named
+        };
+        if named.is_empty() { Ok(()) } else { self.bring_named(context, pass, &named) }
     }
 
-    /// Anything may be stored in the buffer at `va` from now on, by whoever has a pointer to it or another process.
+    /// Brings all that whoever has a pointer to the buffer at `va` from now on, or another process, may have to do with: the buffer, and
+    /// everything if kernels were submitted, which may wait for an address that he stores.
+    ///
+    /// # Errors
+    /// As for [`Arriving::whole`].
     #[cold]
-    pub fn open_to_all(&self, va: u64, len: u64) {
+    pub fn give_out(&self, context: &Context, pass: &Pass<'_>, va: u64, len: u64) -> Result<(), DeviceError> {
+        if self.has_run.load(Ordering::Relaxed) {
+            return self.all(context, pass);
+        }
+        self.whole(context, pass, &[va])?;
         self.reach.lock().add_opaque(va, len);
+        Ok(())
     }
 
-    /// An agent copies from one buffer to another of so many bytes.
+    /// An agent moves bytes between buffers at these addresses, of these lengths, which are whole.
     #[cold]
-    pub fn copied(&self, to: u64, len: u64, from: u64) {
-        self.reach.lock().copy(to, len, from);
+    pub fn meet(&self, buffers: &[(u64, u64)]) {
+        let mut reach = self.reach.lock();
+        for (one, other) in buffers.iter().flat_map(|one| buffers.iter().map(move |other| (one, other))) {
+            reach.link(*one, *other);
+        }
     }
 
     /// Frees a buffer: while `free` runs nothing is placed in it, and if that succeeds never again.
@@ -348,17 +397,19 @@ impl Arriving {
     /// # Errors
     /// Those of `free`; contents come as before.
     pub fn while_freed<T, E>(&self, va: u64, free: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        if !self.is_active() || !self.arrivals.hold(va) {
+        if !self.is_active() {
             return free();
         }
+        let is_awaited = self.arrivals.hold(va);
         let freed = free();
-        match &freed {
-            Ok(_) => {
-                self.arrivals.forget(va);
-                self.reach.lock().forget(va);
-                self.look();
-            }
-            Err(_) => self.arrivals.release(va),
+        match (&freed, is_awaited) {
+            (Ok(_), true) => self.arrivals.forget(va),
+            (Err(_), true) => self.arrivals.release(va),
+            (_, false) => {}
+        }
+        if freed.is_ok() {
+            self.reach.lock().forget(va);
+            self.look();
         }
         freed
     }

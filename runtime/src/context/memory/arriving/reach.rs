@@ -86,16 +86,12 @@ impl Reach {
         }
     }
 
-    /// What is in one object may come to be in another of so many bytes.
-    pub(super) fn copy(&mut self, to: u64, bytes: u64, from: u64) {
-        let Some(from) = self.objects.get(&from).filter(|from| from.is_opaque || !from.names.is_empty())
-        else {
-            return;
-        };
-        let (names, is_opaque) = (from.names.clone(), from.is_opaque);
-        let to = self.object(to, bytes);
-        to.names.extend(names);
-        to.is_opaque |= is_opaque;
+    /// What is in one object, or will be, may come to be in another; each with its bytes.
+    pub(super) fn link(&mut self, (one, bytes): (u64, u64), (other, other_bytes): (u64, u64)) {
+        if one != other {
+            self.object(other, other_bytes);
+            self.object(one, bytes).names.insert(other);
+        }
     }
 
     /// The object has gone.
@@ -173,16 +169,16 @@ mod tests {
     }
 
     #[test]
-    fn copy_takes_along_what_the_source_names() {
+    fn link_takes_along_what_the_other_names_then_and_later() {
         let mut reach = reach();
-        reach.note(0x1000, 0x1000, [0x3000]);
         // An object that is not known yet.
-        reach.copy(0x9000, 0x1000, 0x1000);
-        assert_eq!(reach.from([0x9fff]), set(&[0x3000, 0x9000]));
-        reach.copy(0xa000, 0x1000, 0x5000);
-        assert_eq!(reach.from([0xa000]), set(&[]));
-        reach.add_opaque(0x5000, 0x1000);
-        reach.copy(0xa000, 0x1000, 0x5000);
-        assert_eq!(reach.from([0xa000]), None);
+        reach.link((0x9000, 0x1000), (0x1000, 0x1000));
+        assert_eq!(reach.from([0x9fff]), set(&[0x1000, 0x9000]));
+        reach.note(0x1000, 0x1000, [0x3000]);
+        assert_eq!(reach.from([0x9fff]), set(&[0x1000, 0x3000, 0x9000]));
+        reach.link((0x3000, 0x1000), (0x3000, 0x1000));
+        assert_eq!(reach.from([0x3000]), set(&[0x3000]));
+        reach.add_opaque(0x3000, 0x1000);
+        assert_eq!(reach.from([0x9000]), None);
     }
 }
