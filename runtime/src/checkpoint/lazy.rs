@@ -100,7 +100,10 @@ pub(super) struct LazyImage {
 
 impl LazyImage {
     fn read_extent(&self, extent: u32, offset: u64, give: &mut dyn FnMut(&[u8])) -> Result<(), ImageError> {
-        let Some(chunk) = self.image.chunk_at(extent, offset) else { return Ok(give(&[])) };
+        let Some(chunk) = self.image.chunk_at(extent, offset) else {
+            give(&[]);
+            return Ok(());
+        };
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
         let mut left = RETRIES;
         let read = loop {
@@ -119,8 +122,11 @@ impl LazyImage {
 
 impl Source for LazyImage {
     fn read(&self, piece: Piece, give: &mut dyn FnMut(&[u8])) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Some(extent) = self.extents.get(&piece.object) else { return Ok(give(&[])) };
-        Ok(self.read_extent(*extent, piece.index as u64 * PIECE_BYTES, give)?)
+        match self.extents.get(&piece.object) {
+            Some(extent) => self.read_extent(*extent, piece.index as u64 * PIECE_BYTES, give)?,
+            None => give(&[]),
+        }
+        Ok(())
     }
 
     fn give_up(&self, error: &(dyn Error + 'static)) -> ! {

@@ -322,7 +322,6 @@ fn what_cannot_come_later_comes_before_and_is_said() {
 #[test]
 fn mapping_that_the_driver_refuses_is_told_and_tried_again() {
     let fixture = Fixture::new();
-    let queue = Queue::create(&fixture.agent, QueueOptions::default()).unwrap();
     let (from, to) = (fixture.filled(1, PIECE), fixture.filled(2, PIECE));
     // So that the copy kernels are loaded.
     fixture.runtime.copy(to.span(0, 64), to.span(64, 64), &[]).unwrap().wait(Some(SOON)).unwrap();
