@@ -190,6 +190,7 @@ fn waves_are_saved_and_restored_at_each_xccs_stride() {
         ids
     };
     let [low, high] = [0, 1].map(|at| u32::try_from(arrays[at].0.va & 0xffff_ffff).unwrap());
+    let mut pause = Duration::from_millis(1);
     eventually("all work-groups", || {
         queue.stop();
         // A wave that was stopped before its first instruction has not loaded its array's address yet.
@@ -197,6 +198,9 @@ fn waves_are_saved_and_restored_at_each_xccs_stride() {
         let all = ids.len() == 8 && ids.iter().all(|(array, _)| [low, high].contains(array));
         if !all {
             queue.start();
+            // On a busy machine they come no further between two looks that follow each other at once.
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(Duration::from_secs(1));
         }
         all
     });
