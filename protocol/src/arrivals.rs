@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contents that arrive while the process runs already: who brings which piece of an object, who waits for it, and what becomes of
-//! an object that is freed before it is whole.
+//! Contents that arrive while the process runs already: which thread brings which piece of an object, which threads wait for it, and
+//! what becomes of an object that is freed before it is whole.
 //!
-//! INVARIANT: a piece is placed at most once, and never after its object was forgotten or while it is held; whoever waits for an
-//! object sees every byte of it, and nobody uses it before [`Fill::whole`] has been called for it, which happens once. So a piece
+//! INVARIANT: a piece is placed at most once, and never after its object was forgotten or while it is held; a thread that
+//! waited for an object sees every byte of it, and none uses it before [`Fill::whole`] has been called for it, which happens once. So a piece
 //! never overwrites what the process has stored since: it stores to pieces that are here.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,7 +23,7 @@ pub struct Piece {
     pub index: usize,
 }
 
-/// Pieces that somebody wants.
+/// Pieces that a thread wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
     /// The object.
@@ -32,9 +32,9 @@ pub struct Want {
     pub pieces: Option<Range<usize>>,
 }
 
-/// Who gets pieces and puts them where they belong.
+/// Reads pieces and places them in their objects.
 pub trait Fill {
-    /// Why a piece is not to be had.
+    /// Why a piece cannot be read or an object not be used.
     type Error;
 
     /// Gets a piece, and gives it out when it is known to be right.
@@ -56,7 +56,7 @@ pub trait Fill {
 /// Why what was wanted is not here.
 #[derive(Debug, thiserror::Error)]
 pub enum BringError<E> {
-    /// A piece is not to be had; it is wanted still.
+    /// A piece could not be read, or an object not be made usable; it can be wanted again.
     #[error("A piece is not to be had")]
     Fill(E),
     /// The time is over.
@@ -67,7 +67,7 @@ pub enum BringError<E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Absent,
-    /// Somebody brings it.
+    /// A thread is bringing it.
     Taken,
     Here,
 }
@@ -75,7 +75,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whole {
     No,
-    /// Somebody sees to it.
+    /// A thread is in [`Fill::whole`] for it.
     Making,
     Yes,
 }
@@ -101,7 +101,7 @@ struct Inner {
     objects: BTreeMap<u64, Object>,
     /// Objects that are brought first.
     wanted: VecDeque<u64>,
-    /// Objects in the order in which nobody wants them.
+    /// All objects, in the order in which they are brought otherwise.
     order: VecDeque<u64>,
     left_bytes: u64,
     /// Objects that are not whole.
@@ -156,7 +156,7 @@ impl Object {
 #[derive(Clone, Copy)]
 enum Next {
     Bring(Piece),
-    /// All pieces are here, and nobody has seen to it.
+    /// All pieces are here; [`Fill::whole`] is to be called.
     Finish(u64),
 }
 
@@ -172,7 +172,7 @@ impl Arrivals {
         self.inner.lock().left_bytes
     }
 
-    /// Announces objects with the bytes of each piece, in the order in which they come if nobody wants any. A piece of no bytes is
+    /// Announces objects with the bytes of each piece, in the order in which they come if none is wanted. A piece of no bytes is
     /// here.
     pub fn announce(&self, objects: impl IntoIterator<Item = (u64, Vec<u64>)>) {
         let mut inner = self.inner.lock();
@@ -204,10 +204,10 @@ impl Arrivals {
         !self.inner.lock().is_here(&Want { object, pieces: None })
     }
 
-    /// Brings what is wanted; the calling thread gets what nobody else gets already, and waits for the rest.
+    /// Brings what is wanted; the calling thread brings what no other is bringing, and waits for the rest.
     ///
     /// # Errors
-    /// [`BringError`]; the rest of it is wanted still, and whoever wants it tries again.
+    /// [`BringError`]; the rest is still to come, and can be wanted again.
     pub fn bring<F: Fill>(&self, wants: &[Want], by: &F, limit: &Limit) -> Result<(), BringError<F::Error>> {
         let mut inner = self.inner.lock();
         for want in wants {
@@ -226,7 +226,7 @@ impl Arrivals {
             if wants.is_empty() {
                 return Ok(());
             }
-            // Before anything is taken that somebody would have to bring.
+            // Before a piece is taken, which this thread would have to bring.
             limit.check().map_err(BringError::Stopped)?;
             match inner.next(wants) {
                 Some(next) => {
@@ -249,7 +249,7 @@ impl Arrivals {
         self.bring(&all, by, limit)
     }
 
-    /// Brings one piece, one that somebody wants first. Whether there was one that nobody had begun.
+    /// Brings one piece, a wanted one first. Whether there was one that no thread had begun.
     ///
     /// # Errors
     /// As for [`Fill`].
@@ -353,7 +353,7 @@ impl Arrivals {
         self.changed.notify_all();
     }
 
-    /// Forgets an object, which is held: nothing of it is placed any more, and nobody waits for it.
+    /// Forgets an object, which is held: nothing of it is placed any more, and no thread waits for it.
     pub fn forget(&self, object: u64) {
         let mut inner = self.inner.lock();
         if let Some(forgotten) = inner.objects.remove(&object) {
@@ -367,7 +367,7 @@ impl Arrivals {
         self.changed.notify_all();
     }
 
-    /// Forgets everything. Nobody may be bringing anything.
+    /// Forgets everything. No thread may be bringing a piece.
     pub fn clear(&self) {
         let mut inner = self.inner.lock();
         inner.left_objects = 0;
@@ -392,7 +392,7 @@ impl Inner {
         }
     }
 
-    /// What whoever wants these is to do; nothing if others are at it.
+    /// What a thread that wants these is to do; nothing if others are bringing them.
     fn next(&mut self, wants: &[Want]) -> Option<Next> {
         wants.iter().find_map(|want| {
             let object = self.objects.get_mut(&want.object)?;
@@ -405,7 +405,7 @@ impl Inner {
         })
     }
 
-    /// What whoever wants nothing is to do.
+    /// What a thread that wants nothing of its own is to do.
     fn any(&mut self) -> Option<Next> {
         let Inner { objects, wanted, order, .. } = self;
         for queue in [wanted, order] {
@@ -414,7 +414,7 @@ impl Inner {
                 if let Some(next @ Next::Bring(_)) = next {
                     return Some(next);
                 }
-                // Nothing else is to be brought of it. If it cannot be finished now, that is for whoever wants it.
+                // No more is to be brought of it. If `whole` fails now, a thread that wants the object calls it again.
                 queue.pop_front();
                 if next.is_some() {
                     return next;
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn object_of_zeros_is_whole_when_somebody_has_seen_to_it() {
+    fn object_of_zeros_is_whole_after_it_was_seen_to() {
         let (arrivals, shelf) = (Arrivals::default(), Shelf::default());
         arrivals.announce([(1, vec![0, 0]), (2, vec![])]);
         assert!(arrivals.is_awaited(1));

@@ -365,17 +365,14 @@ impl<'a> Dispatch<'a> {
         if handle.is_internal {
             return Ok(());
         }
-        let mut words = Vec::new();
-        let mut add = |bytes: &[u8]| {
-            words.extend(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
-        };
-        match self.arguments {
+        let (context, arriving) = (&handle.context, &handle.context.arriving);
+        let reached = match self.arguments {
             Arguments::Checked(arguments) => {
-                arguments.iter().for_each(|argument| add(argument.as_ref()));
+                arriving.reached(context, pass, arguments.iter().map(AsRef::as_ref))
             }
-            Arguments::Raw(block) => add(block),
-        }
-        handle.context.arriving.reached(&handle.context, pass, &words).map_err(SubmitError::Contents)
+            Arguments::Raw(block) => arriving.reached(context, pass, [block]),
+        };
+        reached.map_err(SubmitError::Contents)
     }
 
     #[inline]

@@ -265,7 +265,7 @@ impl Executable {
             program: Some(Arc::clone(&program)),
         });
         drop(registry);
-        if names_others && context.arriving.is_active() {
+        if names_others {
             context.arriving.all(context, &pass).map_err(LoadError::Contents)?;
         }
         let executable =

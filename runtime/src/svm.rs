@@ -122,10 +122,8 @@ impl Runtime {
         let pages = self.pages(address, bytes)?;
         let context = self.context();
         let pass = context.gate.enter()?;
-        if context.arriving.is_active() {
-            // What is there may name any buffer.
-            context.arriving.all(context, &pass)?;
-        }
+        // What is there may name any buffer.
+        context.arriving.all(context, &pass)?;
         let mut registry = context.registry.lock();
         context.device_or_lost(&pass)?.set_svm(&pages, attributes)?;
         registry.svm.set(&pages, attributes);

@@ -13,7 +13,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use stasis::checkpoint::{Admission, IMAGE_FILE, Lazy, Mode, RestoreOptions, RestoreReport};
 use stasis::image::Image;
-use stasis::{Arg, Buffer, Kernel, Runtime};
+use stasis::{Arg, Buffer, Kernel, Runtime, Span};
 use stasis_tests::gpu::{Gpu, Numbers, SOON};
 use stasis_tests::worker::{Worker, refused, succeeded, wait_until};
 
@@ -69,6 +69,10 @@ impl Web {
         self.buffers[buffer].va() + place as u64 * STRIDE
     }
 
+    fn span(&self, (buffer, place): (usize, usize)) -> Span<'_> {
+        self.buffers[buffer].span(place as u64 * STRIDE, LINK)
+    }
+
     fn bytes(&self, place: (usize, usize)) -> Vec<u8> {
         let (next, word) = self.model[place.0][place.1];
         [self.address(next).to_le_bytes(), word.to_le_bytes()].concat()
@@ -98,8 +102,7 @@ impl Web {
             wanted = wanted.wrapping_add(word);
             at = next;
         }
-        let from = self.buffers[start.0].span(start.1 as u64 * STRIDE, LINK);
-        let args = [Arg::Span(from), Arg::Buffer(&self.sum), Arg::U32(steps as u32)];
+        let args = [Arg::Span(self.span(start)), Arg::Buffer(&self.sum), Arg::U32(steps as u32)];
         self.gpu.run(&self.chase, [1, 1, 1], [1, 1, 1], &args);
         let mut found = [0; 8];
         self.sum.read(0, &mut found).unwrap();
@@ -132,22 +135,19 @@ impl Web {
                     last = self.model[last.0][last.1].0;
                 }
                 self.model[last.0][last.1].0 = next;
-                let [from, to] =
-                    [at, next].map(|(buffer, place)| self.buffers[buffer].span(place as u64 * STRIDE, LINK));
+                let [from, to] = [at, next].map(|place| self.span(place));
                 let args = [Arg::Span(from), Arg::Span(to), Arg::U32(steps as u32)];
                 self.gpu.run(&self.relink, [1, 1, 1], [1, 1, 1], &args);
             }
             3 if at != next => {
                 self.model[next.0][next.1] = self.model[at.0][at.1];
-                let [from, to] =
-                    [at, next].map(|(buffer, place)| self.buffers[buffer].span(place as u64 * STRIDE, LINK));
+                let [from, to] = [at, next].map(|place| self.span(place));
                 self.gpu.runtime.copy(to, from, &[]).unwrap().wait(SOON).unwrap();
             }
             _ => {
                 self.model[at.0][at.1].0 = next;
                 let pattern = self.bytes(at);
-                let to = self.buffers[at.0].span(offset, LINK);
-                self.gpu.runtime.fill(to, &pattern, &[]).unwrap().wait(SOON).unwrap();
+                self.gpu.runtime.fill(self.span(at), &pattern, &[]).unwrap().wait(SOON).unwrap();
             }
         }
     }

@@ -20,8 +20,6 @@ use crate::gpu::Gpu;
 
 /// The role of the process that is frozen.
 pub const ROLE: &str = "lazy-frozen";
-/// Bytes of all buffers.
-const SIZES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 /// Bytes of the buffer that is copied, and of the copy.
 const WORKING: u64 = 16 << 20;
 /// TIMEOUT: for whatever is waited for.
@@ -35,7 +33,6 @@ fn now_us() -> u128 {
 struct Worker<'p> {
     child: Child,
     place: &'p Place,
-    buried: bool,
 }
 
 impl<'p> Worker<'p> {
@@ -47,7 +44,7 @@ impl<'p> Worker<'p> {
         let log = OpenOptions::new().append(true).create(true).open(place.path().join("log"))?;
         let mut command = crate::spawn(ROLE, &[path, &bytes.to_string()])?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let worker = Self { child: command.spawn()?, place, buried: false };
+        let worker = Self { child: command.spawn()?, place };
         await_word(&worker.log(), "ready")?;
         Ok(worker)
     }
@@ -60,14 +57,10 @@ impl<'p> Worker<'p> {
         Ok(self.place.path().join("image").to_str().context("a directory with a strange name")?.to_owned())
     }
 
-    /// Freezes it, and removes what it has said.
     fn freeze(&mut self) -> Result<()> {
         run_stasis(&["checkpoint", &self.child.id().to_string(), &self.image()?])?;
-        if !self.buried {
-            // Its zombie would keep its pid.
-            self.child.wait()?;
-            self.buried = true;
-        }
+        // Its zombie would keep its pid. Of a restored process, which is no child, this tells the first one's end again.
+        self.child.wait()?;
         Ok(())
     }
 
@@ -121,11 +114,7 @@ pub fn run(report: &Report) -> Result<()> {
     let mut lines = Vec::new();
     for place in [Place::tmpfs()?, Place::disk()?] {
         let (mut lazily, mut wholes) = (Vec::new(), Vec::new());
-        for bytes in SIZES {
-            if !place.has_room_for(2 * bytes as usize)? {
-                report.note(&format!("{}: no room for images, left out", place.path().display()));
-                continue;
-            }
+        for bytes in place.sizes(report)? {
             let mut worker = Worker::start(&place, bytes)?;
             worker.freeze()?;
             let (lazy, told) = worker.thaw(&["--lazy"])?;

@@ -35,6 +35,8 @@ use crate::gpu::Gpu;
 pub const BYTES: usize = 1 << 30;
 /// As many small buffers.
 const MANY: usize = 4096;
+/// Bytes of all buffers, where something is measured by the memory that a process has.
+const SIZES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 const RUNS: usize = 3;
 /// No further run of a case once so much time has gone: a slow disk gets fewer runs, none is left out.
 const ENOUGH: [Duration; 2] = [Duration::from_secs(18), Duration::from_secs(34)];
@@ -106,6 +108,19 @@ impl Place {
     pub fn has_room_for(&self, bytes: usize) -> Result<bool> {
         let space = nix::sys::statvfs::statvfs(self.path())?;
         Ok(space.blocks_available() * space.fragment_size() > bytes as u64)
+    }
+
+    /// Those of [`SIZES`] for two images of which there is room; the others are noted.
+    fn sizes(&self, report: &Report) -> Result<Vec<u64>> {
+        let mut sizes = Vec::new();
+        for bytes in SIZES {
+            if self.has_room_for(2 * bytes as usize)? {
+                sizes.push(bytes);
+            } else {
+                report.note(&format!("{}: no room for images, left out", self.path().display()));
+            }
+        }
+        Ok(sizes)
     }
 
     /// Whether there is room for an image of [`BYTES`], with some to spare.

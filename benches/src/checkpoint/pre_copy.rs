@@ -19,8 +19,6 @@ use crate::gpu::Gpu;
 
 /// The variable that has the software device tell what its GPUs write.
 pub const TELLS: &str = "SOFTGPU_WRITES";
-/// Bytes of all buffers.
-const SIZES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 /// Bytes that change all the time.
 const CHANGING: u64 = 16 << 20;
 const RUNS: usize = 3;
@@ -108,11 +106,7 @@ fn measure_all(report: &Report, figure: &str) -> Result<()> {
     let mut lines = Vec::new();
     for place in [Place::tmpfs()?, Place::disk()?] {
         let (mut stops, mut wholes) = (Vec::new(), Vec::new());
-        for bytes in SIZES {
-            if !place.has_room_for(2 * bytes as usize)? {
-                report.note(&format!("{}: no room for images, left out", place.path().display()));
-                continue;
-            }
+        for bytes in place.sizes(report)? {
             let still = gpu.agent.vram().alloc(bytes - CHANGING)?;
             Pieces::Random.write_by_device(0, &gpu.runtime, &still)?;
             let found = measure(&gpu, &place, &changing)?;

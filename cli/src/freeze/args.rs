@@ -142,27 +142,24 @@ impl RestoreArgs {
     }
 }
 
+/// The value that has this name.
+fn named<T: Copy>(name: &str, values: &[(&str, T)]) -> Result<T, String> {
+    let found = values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let names = || values.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("it is none of {}", names()))
+}
+
 fn on_stranded(name: &str) -> Result<OnStranded, String> {
-    match name {
-        "wait" => Ok(OnStranded::Wait),
-        "exit" => Ok(OnStranded::Exit),
-        _ => Err("it is none of wait, exit".to_owned()),
-    }
+    named(name, &[("wait", OnStranded::Wait), ("exit", OnStranded::Exit)])
 }
 
 fn lazy(name: &str) -> Result<Lazy, String> {
-    match name {
-        "background" => Ok(Lazy::Background),
-        "asked" => Ok(Lazy::Asked),
-        _ => Err("it is none of background, asked".to_owned()),
-    }
+    named(name, &[("background", Lazy::Background), ("asked", Lazy::Asked)])
 }
 
 fn network_lock(name: &str) -> Result<NetworkLock, String> {
-    [NetworkLock::Nftables, NetworkLock::Iptables, NetworkLock::Skip]
-        .into_iter()
-        .find(|lock| lock.to_string() == name)
-        .ok_or_else(|| "it is none of nftables, iptables, skip".to_owned())
+    use NetworkLock::{Iptables, Nftables, Skip};
+    named(name, &[("nftables", Nftables), ("iptables", Iptables), ("skip", Skip)])
 }
 
 impl CriuArgs {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Models of contents that arrive while the process runs: those who want them, those who bring them unasked, and whoever frees an
+//! Models of contents that arrive while the process runs: threads that want them, threads that bring them unasked, and one that frees an
 //! object meanwhile.
 
 use std::sync::Arc;
@@ -67,12 +67,12 @@ impl Memory {
         }
     }
 
-    /// What whoever frees an object does.
+    /// What a thread does that frees an object.
     fn free(&self, object: u64) {
         if self.arrivals.hold(object) {
             let number = usize::try_from(object).unwrap();
             self.is_freed[number].store(1, Ordering::Relaxed);
-            // The memory is somebody else's from here on.
+            // The memory may be another object's from here on.
             self.byte(object, 0).0.with_mut(|_| ());
             self.arrivals.forget(object);
         }
@@ -111,7 +111,7 @@ impl Fill for Memory {
     }
 }
 
-/// Somebody wants an object that two threads bring.
+/// One thread wants an object, and another brings pieces unasked.
 fn wanted_object_is_whole(world: World) -> u64 {
     check(world, Some(3), || {
         let memory = Memory::new(&[2], 0);
@@ -177,7 +177,7 @@ fn piece_that_fails_is_brought_by_whoever_wants_it() {
         let memory = Memory::new(&[2], 1);
         let unasked = Arc::clone(&memory);
         let unasked = thread::spawn(move || unasked.arrivals.bring_next(&*unasked));
-        // Whoever met the failure knows of it; the other goes on.
+        // The thread whose read failed is told; the other goes on.
         let first = memory.want(0);
         let other = unasked.join().unwrap();
         assert!(first.is_ok() || other.is_ok(), "one failure is told once");

@@ -16,7 +16,6 @@ use super::preempt::{CaptureError, ForkError, Unavailable};
 use super::rescue::Stranded;
 use super::text::list;
 use crate::context::error::{CloseError, DeviceError, Lost, OpenError, QueueError};
-use crate::context::memory::arriving::ArrivalError;
 use crate::context::memory::window::WindowError;
 use crate::context::queue::fault::QueueFault;
 use crate::context::registry::state::{BoKey, DmabufId, QueueKey};
@@ -249,16 +248,6 @@ pub enum CheckpointError {
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
-}
-
-impl CheckpointError {
-    /// What a verb fails with that needs contents that a restore has left for later.
-    pub(super) fn arriving(verb: &'static str, error: ArrivalError) -> Self {
-        match error {
-            ArrivalError::Mapping(error) => device("to map a buffer whose contents have come")(error),
-            ArrivalError::Stopped(stopped) => Self::Stopped { verb, stopped },
-        }
-    }
 }
 
 pub(crate) fn device(what: &'static str) -> impl FnOnce(DeviceError) -> CheckpointError {

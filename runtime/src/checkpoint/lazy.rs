@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Restores that let the process run before its contents are there: which buffers come later, where their contents come from, and the
-//! threads that bring what nobody asks for.
+//! threads that bring what no call asks for.
 //!
 //! INVARIANT: nothing is placed in a buffer whose hash does not fit; a process of which such a piece is missing ends, with the image's
 //! name, and the image is as it was.
@@ -15,12 +15,15 @@ use kfd::forks::Uninherited;
 use kfd::linux::exit_now;
 use parking_lot::Mutex;
 use queues::words::size;
+use stasis_protocol::Limit;
 use stasis_protocol::arrivals::Piece;
+use stasis_protocol::gate::Pass;
 
+use super::error::{CheckpointError, device};
 use super::last_line;
 use crate::context::Context;
 use crate::context::error::explain;
-use crate::context::memory::arriving::{Awaited, PIECE_BYTES, Source};
+use crate::context::memory::arriving::{ArrivalError, Awaited, PIECE_BYTES, Source};
 use crate::context::program::Program;
 use crate::context::registry::state::{BoKey, BoKind, BoRole, BoState};
 use crate::context::registry::{Executable, Registry};
@@ -52,7 +55,7 @@ pub(super) enum NotLazy {
     Ranges,
 }
 
-/// Whether the contents of such an object may come later: the process sees it, and nobody else has it.
+/// Whether the contents of such an object may come later: the process sees it, and no other has it.
 fn may_wait(state: &BoState) -> bool {
     state.role == BoRole::User
         && matches!(state.kind, BoKind::Vram | BoKind::Gtt)
@@ -60,7 +63,7 @@ fn may_wait(state: &BoState) -> bool {
         && state.cpu_mapped
 }
 
-/// Whether addresses of others may be in its code, where nobody finds them.
+/// Whether addresses of other memory may be in its code, where no look at its words finds them.
 fn has_foreign_addresses(loaded: &Executable) -> bool {
     let has = |program: &Arc<Program>| program.object().plan().undefined().next().is_some();
     loaded.program.as_ref().is_none_or(has)
@@ -145,23 +148,23 @@ impl Source for LazyImage {
     }
 }
 
-/// Has the contents of some buffers come from an image from now on, whose extents have these names. The bytes that are to come.
+/// Has the contents of some buffers come from an image from now on, whose extents have these names.
 pub(super) fn begin(
     context: &Arc<Context>,
     keys: &BTreeSet<BoKey>,
     image: &Arc<Image>,
     names: &[String],
-) -> Result<u64, ImageError> {
+) -> Result<(), ImageError> {
     let registry = context.registry.lock();
-    let extents: BTreeMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
-    let extent_of = |key: BoKey| extents.get(key.to_string().as_str()).copied();
+    let numbers: BTreeMap<&str, u32> = names.iter().map(String::as_str).zip(0..).collect();
+    let extent_of = |key: BoKey| numbers.get(key.to_string().as_str()).copied();
     let mut source = LazyImage {
         _uninherited: image.files().map(Uninherited::new).collect(),
         image: Arc::clone(image),
         extents: BTreeMap::new(),
         buffers: Mutex::default(),
     };
-    let mut awaited = Vec::new();
+    let (mut awaited, mut lengths) = (Vec::new(), BTreeMap::new());
     for &key in keys {
         let Some(bo) = registry.bos.get(key) else { continue };
         let (va, bytes) = (bo.state.va, bo.state.bytes);
@@ -169,19 +172,17 @@ pub(super) fn begin(
         let missing = || ImageError::Extents { expected: keys.len(), found: names.len() };
         let extent = extent_of(key).ok_or_else(missing)?;
         source.extents.insert(va, extent);
-        for chunk in image.chunks_of(extent) {
-            let expected = chunk.offset + chunk.length;
-            if expected > bytes {
-                return Err(ImageError::ExtentLength { extent: extent as usize, expected, found: bytes });
-            }
-        }
-        let bytes_at = |n: u64| {
-            let chunk = image.chunk_at(extent, n * PIECE_BYTES)?;
-            Some(image.chunks()[chunk].length)
-        };
-        let pieces = (0..bytes.div_ceil(PIECE_BYTES)).map(|n| bytes_at(n).unwrap_or(0)).collect();
-        awaited.push(Awaited { key, va, bytes, pieces });
+        lengths.insert(extent as usize, bytes);
+        let piece =
+            |n| image.chunk_at(extent, n * PIECE_BYTES).map_or(0, |chunk| image.chunks()[chunk].length);
+        awaited.push(Awaited {
+            key,
+            va,
+            bytes,
+            pieces: (0..bytes.div_ceil(PIECE_BYTES)).map(piece).collect(),
+        });
     }
+    image.check(names.len(), |extent| lengths.get(&extent).copied())?;
     // What programs have in their variables is filled already.
     let mut variables = Vec::new();
     for (key, bo) in registry.bos.iter().filter(|(_, bo)| bo.state.role == BoRole::Image) {
@@ -190,14 +191,26 @@ pub(super) fn begin(
             source.read_extent(extent, offset, &mut |bytes| variables.push((key, bytes.to_vec())))?;
         }
     }
-    let left = awaited.iter().flat_map(|buffer| &buffer.pieces).sum();
     context.arriving.begin(&registry, Arc::new(source), awaited, |hold| {
         variables.iter().for_each(|(key, bytes)| hold(*key, bytes));
     });
-    Ok(left)
+    Ok(())
 }
 
-/// Starts the threads that bring what nobody asks for: half as many as there are cores. Those who ask bring it themselves.
+/// Brings what a restore has left for later, for a verb that needs all of it.
+pub(super) fn bring_rest(
+    context: &Context,
+    pass: &Pass<'_>,
+    verb: &'static str,
+    limit: &Limit,
+) -> Result<(), CheckpointError> {
+    context.arriving.all_within(context, pass, limit).map_err(|error| match error {
+        ArrivalError::Mapping(error) => device("to map a buffer whose contents have come")(error),
+        ArrivalError::Stopped(stopped) => CheckpointError::Stopped { verb, stopped },
+    })
+}
+
+/// Starts the threads that bring what no call asks for, half as many as there are cores. A thread that asks brings it itself.
 pub(super) fn start_threads(context: &Arc<Context>) {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     for _ in 0..cores.div_ceil(2) {

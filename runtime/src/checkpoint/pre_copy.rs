@@ -15,6 +15,7 @@ use stasis_protocol::{Failed, Limit, Stopped};
 use super::calls::milliseconds;
 use super::contents::Running;
 use super::error::{CheckpointError, system};
+use super::lazy;
 use super::machine::CheckpointMachine;
 use super::options::DEFAULT_DEADLINE;
 use super::tear_down::image_writer;
@@ -96,8 +97,7 @@ fn copy(
     let started = Instant::now();
     let pass = context.gate.enter()?;
     let on = context.device_or_lost(&pass)?;
-    let arrived = context.arriving.all_within(context, &pass, limit);
-    arrived.map_err(|error| CheckpointError::arriving("pre-copy", error))?;
+    lazy::bring_rest(context, &pass, "pre-copy", limit)?;
     let running = Running::new(context, &pass, on, limit)?;
     // Not with the registry locked, for which others would wait as long as somebody wants the core.
     if !running.has_engines()

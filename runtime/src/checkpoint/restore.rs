@@ -140,7 +140,8 @@ fn restore_steps(
     };
     let made = made.and_then(|participant| {
         if !later.is_empty() {
-            report.lazy_bytes = lazy::begin(context, &later, &image, &names)?;
+            lazy::begin(context, &later, &image, &names)?;
+            report.lazy_bytes = context.arriving.left_bytes();
         }
         Ok(participant)
     });
@@ -463,7 +464,6 @@ fn undo_restore(
     let preempted = snapshot.captured.is_some();
     let (undone, renders, transport) = release_device(context, from, closed, preempted);
     CheckpointMachine::of(context).known.forget();
-    context.arriving.clear();
     context.guard.forget_hidden(&mut context.registry.lock());
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kfd::transport::CallLimit;
 use stasis_protocol::gate::{Closed, Gate};
-use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, State, Steps, Stopped, Taken};
+use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, Steps, Stopped, Taken};
 
 use super::error::{CheckpointError, is_stall, system};
 use super::machine::CheckpointMachine;
@@ -18,7 +18,7 @@ use super::report::{CheckpointReport, RestoreReport};
 use super::restore::check_window;
 use super::snapshot::Snapshot;
 use super::tear_down::{Destination, Down, tear_down};
-use super::{drain, preempt, restore as restoring, waiting};
+use super::{drain, lazy, preempt, restore as restoring, waiting};
 use crate::context::Context;
 use crate::context::memory::guard;
 use crate::image::ImageError;
@@ -166,13 +166,12 @@ pub fn lock(context: &Arc<Context>, mode: Mode, within: Duration) -> Result<Dura
 /// of the lock.
 fn bring_the_rest(context: &Arc<Context>) -> Result<(), CheckpointError> {
     let machine = CheckpointMachine::of(context);
-    if !context.arriving.is_active() || machine.state() != State::Running {
+    if !context.arriving.is_active() {
         return Ok(());
     }
     let brought = machine.machine.while_running("lock", DEFAULT_DEADLINE, |limit| {
-        let pass = context.gate.enter().map_err(|lost| Box::new(CheckpointError::from(lost)))?;
-        let arrived = context.arriving.all_within(context, &pass, limit);
-        arrived.map_err(|error| Box::new(CheckpointError::arriving("lock", error)))
+        let pass = context.gate.enter().map_err(CheckpointError::from)?;
+        lazy::bring_rest(context, &pass, "lock", limit).map_err(Box::new)
     });
     Ok(brought?)
 }

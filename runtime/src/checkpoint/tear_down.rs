@@ -25,7 +25,7 @@ use super::preempt::Captured;
 use super::report::CheckpointReport;
 use super::secret::TermsSecret;
 use super::snapshot::{Contents, Metadata, Snapshot};
-use super::{audit, drain, driver_objects, preempt};
+use super::{audit, drain, driver_objects, lazy, preempt};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, RenderFiles};
@@ -137,9 +137,7 @@ pub(super) fn tear_down(
     end_rendezvous(context);
     let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
     CheckpointMachine::of(context).now(Activity::Writing);
-    // What a restore has left for later.
-    let arrived = context.arriving.all_within(context, &closed.pass(), limit);
-    arrived.map_err(|error| Down::untouched(CheckpointError::arriving("checkpoint", error)))?;
+    lazy::bring_rest(context, &closed.pass(), "checkpoint", limit).map_err(Down::untouched)?;
     if let Some(on) = context.device(&closed.pass()) {
         call_limit(limit).hold(|| context.clocks.pause(on, &context.registry.lock()));
     }

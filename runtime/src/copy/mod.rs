@@ -36,13 +36,13 @@ use crate::signal::Signal;
 /// Bytes moved at once through system memory to or from an agent whose memory the CPU does not see.
 const STAGE_BYTES: u64 = 4 << 20;
 
-/// Has the contents of buffers be here, if they are still to come, between which an agent moves bytes, and them mapped to it. In the
-/// pass in which the packet is submitted that does it: a restore may lie between two passes.
+/// Has the contents of buffers be here, if they are still to come, and them mapped to the agent that moves bytes between them or fills the
+/// first of them with a pattern. In the pass in which the packet is submitted that does it: a restore may lie between two passes.
 fn arrive(
     context: &Context,
     pass: &Pass<'_>,
     mover: AgentIndex,
-    buffers: &[&Buffer],
+    (buffers, pattern): (&[&Buffer], &[u8]),
 ) -> Result<(), CopyError> {
     if !context.arriving.is_active() {
         return Ok(());
@@ -53,7 +53,12 @@ fn arrive(
     engines::map_for_copy(context, mover, buffers)?;
     let buffers: Vec<(u64, u64)> = buffers.iter().map(|buffer| (buffer.va(), buffer.len())).collect();
     context.arriving.meet(&buffers);
-    Ok(())
+    match buffers.first() {
+        Some(filled) => {
+            context.arriving.store(context, pass, *filled, 0, pattern).map_err(CopyError::Contents)
+        }
+        None => Ok(()),
+    }
 }
 
 impl Runtime {

@@ -99,7 +99,7 @@ fn with_room(queue: &RawQueue, words: &[u32], buffers: &[&Buffer]) -> Result<(),
     let agent = queue.agent();
     loop {
         let pass = agent.context.gate.enter()?;
-        arrive(&agent.context, &pass, agent.info.index(), buffers)?;
+        arrive(&agent.context, &pass, agent.info.index(), (buffers, &[]))?;
         let submitted = queue.submit(words);
         drop(pass);
         match submitted {

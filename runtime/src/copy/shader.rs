@@ -64,12 +64,7 @@ impl Shader {
         let (context, mover) = (&self.queue.0.context, self.queue.0.agent.info.index());
         self.with_room(|| {
             let pass = context.gate.enter()?;
-            arrive(context, &pass, mover, buffers)?;
-            if let Some(filled) = buffers.first().filter(|_| context.arriving.is_active()) {
-                let filled = (filled.va(), filled.len());
-                let stored = context.arriving.store(context, &pass, filled, 0, pattern);
-                stored.map_err(CopyError::Contents)?;
-            }
+            arrive(context, &pass, mover, (buffers, pattern))?;
             let submitted = self
                 .queue
                 .dispatch(kernel)

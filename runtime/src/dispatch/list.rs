@@ -221,9 +221,7 @@ impl CommandList {
         let handle = &*self.queue.0;
         let pass = handle.context.gate.enter()?;
         if handle.context.arriving.is_active() {
-            let (words, _) = self.blocks.as_chunks::<8>();
-            let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            let reached = handle.context.arriving.reached(&handle.context, &pass, &words);
+            let reached = handle.context.arriving.reached(&handle.context, &pass, [&*self.blocks]);
             reached.map_err(SubmitError::Contents)?;
         }
         handle.check_alive()?;

@@ -311,7 +311,7 @@ impl Image {
     /// mixture, bytes among them whose hash does not fit, and must be given up.
     pub fn fill(&self, extents: &[Extent<'_>], fresh: bool, limit: &Limit) -> Result<ReadStats, ImageError> {
         if !fresh {
-            self.check(extents.len(), |index| Some(extents[index]))?;
+            self.check(extents.len(), |index| Some(extents[index].bytes()))?;
             self.zero_gaps(extents, limit)?;
         }
         let extents: Vec<_> = extents.iter().copied().map(Some).collect();
@@ -323,7 +323,7 @@ impl Image {
     /// # Errors
     /// As for [`Image::fill`].
     pub fn fill_some(&self, extents: &[Option<Extent<'_>>], limit: &Limit) -> Result<ReadStats, ImageError> {
-        self.check(extents.len(), |index| extents[index])?;
+        self.check(extents.len(), |index| extents[index].as_ref().map(Extent::bytes))?;
         let is_wanted = |chunk: &Chunk| extents[chunk.extent as usize].is_some();
         let engine_of = |chunk: &Chunk| extents[chunk.extent as usize].as_ref().and_then(Extent::engine);
         let mut runs = self.runs(engine_of);
@@ -347,14 +347,6 @@ impl Image {
     #[must_use]
     pub fn chunk_at(&self, extent: u32, offset: u64) -> Option<usize> {
         self.chunks.binary_search_by_key(&(extent, offset), |chunk| (chunk.extent, chunk.offset)).ok()
-    }
-
-    /// The chunks of an extent, by offset.
-    #[must_use]
-    pub fn chunks_of(&self, extent: u32) -> &[Chunk] {
-        let from = self.chunks.partition_point(|chunk| chunk.extent < extent);
-        let to = self.chunks.partition_point(|chunk| chunk.extent <= extent);
-        &self.chunks[from..to]
     }
 
     /// Its files: its own first.
@@ -397,16 +389,16 @@ impl Image {
         }
     }
 
-    /// Whether every chunk has an extent, and those that are wanted are long enough.
-    fn check<'e>(&self, count: usize, of: impl Fn(usize) -> Option<Extent<'e>>) -> Result<(), ImageError> {
+    /// Whether every chunk has one of `count` extents, and those whose bytes `of` tells are long enough.
+    pub(crate) fn check(&self, count: usize, of: impl Fn(usize) -> Option<u64>) -> Result<(), ImageError> {
         for chunk in &self.chunks {
-            let index = chunk.extent as usize;
-            if index >= count {
-                return Err(ImageError::Extents { expected: index + 1, found: count });
+            let extent = chunk.extent as usize;
+            if extent >= count {
+                return Err(ImageError::Extents { expected: extent + 1, found: count });
             }
             let expected = chunk.offset + chunk.length;
-            if let Some(extent) = of(index).filter(|extent| expected > extent.bytes()) {
-                return Err(ImageError::ExtentLength { extent: index, expected, found: extent.bytes() });
+            if let Some(found) = of(extent).filter(|bytes| expected > *bytes) {
+                return Err(ImageError::ExtentLength { extent, expected, found });
             }
         }
         Ok(())
@@ -440,8 +432,7 @@ impl Image {
         let mut gaps = Vec::new();
         for (n, extent) in extents.iter().enumerate() {
             for (offset, length) in extent.chunk_ranges() {
-                let stored = self.chunks.binary_search_by_key(&(count(n), offset), |c| (c.extent, c.offset));
-                let stored = stored.map_or(0, |index| self.chunks[index].length);
+                let stored = self.chunk_at(count(n), offset).map_or(0, |index| self.chunks[index].length);
                 if stored < length {
                     gaps.push((extent, offset + stored, length - stored));
                 }

@@ -289,22 +289,14 @@ impl Buffer {
         told.map_err(CopyError::Contents)
     }
 
-    /// Has its contents be here, if they are still to come, for somebody of whom nobody knows what he stores there.
+    /// Has its contents be here, if they are still to come, before a pointer to it or its memory is given out.
     pub(crate) fn give_out(&self, pass: &Pass<'_>) -> Result<(), DeviceError> {
-        let arriving = &self.0.context.arriving;
-        match arriving.is_active() {
-            true => arriving.give_out(&self.0.context, pass, self.0.va, self.0.bytes),
-            false => Ok(()),
-        }
+        self.0.context.arriving.give_out(&self.0.context, pass, self.0.va, self.0.bytes)
     }
 
     /// Has its contents be here, if they are still to come, and it mapped to its agents.
     pub(crate) fn be_whole(&self, pass: &Pass<'_>) -> Result<(), DeviceError> {
-        let arriving = &self.0.context.arriving;
-        match arriving.is_active() {
-            true => arriving.whole(&self.0.context, pass, &[self.0.va]),
-            false => Ok(()),
-        }
+        self.0.context.arriving.whole(&self.0.context, pass, &[self.0.va])
     }
 
     /// Lets one more agent address it. System memory every agent may address, another agent's only one that reaches it

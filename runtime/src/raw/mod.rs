@@ -170,13 +170,12 @@ impl RawQueue {
         }
     }
 
-    /// Has all contents be here that are still to come: what packets touch nobody knows but who writes them.
+    /// Has all contents be here that are still to come: what its packets touch is not known.
     fn await_contents(&self, pass: &Pass<'_>) -> Result<(), RawError> {
-        let context = &self.0.context;
-        if context.arriving.is_active() && !self.0.is_internal {
-            context.arriving.all(context, pass).map_err(RawError::Contents)?;
+        match self.0.is_internal {
+            true => Ok(()),
+            false => self.0.context.arriving.all(&self.0.context, pass).map_err(RawError::Contents),
         }
-        Ok(())
     }
 
     /// Says that packets of this queue will use a buffer: it is not freed before the queue has completed what it was

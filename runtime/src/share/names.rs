@@ -89,13 +89,11 @@ pub(crate) fn export_named(
     let names = context.layer::<Names>();
     let key = names.0.lock().iter().find_map(|(key, named)| (*named == number).then_some(*key));
     let Some(key) = key else { return Ok(None) };
-    if context.arriving.is_active() {
-        let place = context.registry.lock().bos.get(key).map(|bo| (bo.state.va, bo.state.bytes));
-        if let Some((va, bytes)) = place {
-            context.arriving.give_out(context, pass, va, bytes)?;
-        }
-    }
+    let place = context.registry.lock().bos.get(key).map(|bo| (bo.state.va, bo.state.bytes));
+    let Some((va, bytes)) = place else { return Ok(None) };
+    context.arriving.give_out(context, pass, va, bytes)?;
     let mut registry = context.registry.lock();
+    // It may have been freed meanwhile.
     if registry.bos.get(key).is_none() {
         return Ok(None);
     }

@@ -146,10 +146,8 @@ impl Range {
             return Err(VmemError::Foreign { what: "memory" });
         }
         let pass = context.gate.enter()?;
-        if context.arriving.is_active() {
-            // What is there has two addresses.
-            context.arriving.all(context, &pass)?;
-        }
+        // What is there has two addresses.
+        context.arriving.all(context, &pass)?;
         map_part(context, &pass, &self.0, offset, memory.key(), memory_offset, bytes)
     }
 

@@ -87,7 +87,7 @@ pub enum KeeperError {
         #[source]
         source: io::Error,
     },
-    /// Somebody else listens under a keeper's name.
+    /// Another process listens under a keeper's name.
     #[error(
         "The socket @{name} of keeper {keeper} is held by process {pid} of user {uid}: nothing was taken from it"
     )]

@@ -4,7 +4,7 @@
 //! A restore that is asked to ([`crate::checkpoint::Admission::lazy`]) makes such buffers without their contents, and maps them
 //! to no agent. Every call that looks at a buffer, or lets an agent do so, first asks here for what it needs: [`Arriving::here`] for
 //! bytes that the process itself reads or writes, [`Arriving::whole`] for a buffer that is given away, [`Arriving::reached`] for what a
-//! kernel may reach from its arguments, [`Arriving::all`] where nobody can know.
+//! kernel may reach from its arguments, [`Arriving::all`] where that is not known.
 //!
 //! INVARIANT: a buffer is mapped to its agents when it is whole. A call that forgot to ask has an agent fault, and never look at
 //! memory that is not filled.
@@ -65,14 +65,14 @@ pub struct Awaited {
 pub struct Arriving {
     arrivals: Arrivals,
     reach: Mutex<Reach>,
-    from: Mutex<Option<From>>,
+    origin: Mutex<Option<Origin>>,
     /// A kernel was submitted since the restore.
     has_run: AtomicBool,
 }
 
 /// Whose contents come, and from where.
 #[derive(Clone, Debug)]
-struct From {
+struct Origin {
     /// Until the last byte is here.
     source: Option<Arc<dyn Source>>,
     /// By address: the key, and the length in bytes.
@@ -83,7 +83,7 @@ struct From {
 struct Filling<'c> {
     context: &'c Context,
     pass: &'c Pass<'c>,
-    from: From,
+    origin: Origin,
 }
 
 /// Why a buffer is not whole.
@@ -97,7 +97,7 @@ enum Missing {
 /// Why what was asked for is not here.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrivalError {
-    /// The driver does not map a buffer to its agents; whoever wants it next tries again.
+    /// The driver does not map a buffer to its agents; the next call that wants it tries again.
     #[error("A buffer whose contents have come cannot be mapped to its agents")]
     Mapping(#[from] DeviceError),
     /// The time is over.
@@ -109,14 +109,14 @@ impl Fill for Filling<'_> {
     type Error = Missing;
 
     fn read(&self, piece: Piece, give: &mut dyn FnMut(&[u8])) -> Result<(), Missing> {
-        match &self.from.source {
+        match &self.origin.source {
             Some(source) => source.read(piece, give).map_err(Missing::Contents),
             None => Ok(()),
         }
     }
 
     fn place(&self, piece: Piece, bytes: &[u8]) {
-        let Some((_, length)) = self.from.buffers.get(&piece.object) else { return };
+        let Some((_, length)) = self.origin.buffers.get(&piece.object) else { return };
         let offset = piece.index as u64 * PIECE_BYTES;
         assert!(
             offset + bytes.len() as u64 <= *length,
@@ -134,7 +134,7 @@ impl Fill for Filling<'_> {
     }
 
     fn whole(&self, object: u64) -> Result<(), Missing> {
-        let Some((key, _)) = self.from.buffers.get(&object) else { return Ok(()) };
+        let Some((key, _)) = self.origin.buffers.get(&object) else { return Ok(()) };
         let mut registry = self.context.registry.lock();
         match (registry.bos.get_mut(*key), self.context.device(self.pass)) {
             (Some(bo), Some(device)) => device.map_awaited(bo).map_err(Missing::Mapping),
@@ -194,7 +194,7 @@ impl Arriving {
         drop(reach);
         let buffers =
             Arc::new(awaited.iter().map(|buffer| (buffer.va, (buffer.key, buffer.bytes))).collect());
-        *self.from.lock() = Some(From { source: Some(source), buffers });
+        *self.origin.lock() = Some(Origin { source: Some(source), buffers });
         self.has_run.store(false, Ordering::Relaxed);
         self.arrivals.announce(awaited.into_iter().map(|buffer| (buffer.va, buffer.pieces)));
         self.look();
@@ -209,19 +209,19 @@ impl Arriving {
     /// Lets go of the source when all bytes are here, and of the rest when all buffers are whole.
     fn look(&self) {
         if self.arrivals.left_bytes() == 0
-            && let Some(from) = &mut *self.from.lock()
+            && let Some(origin) = &mut *self.origin.lock()
         {
-            from.source = None;
+            origin.source = None;
         }
         if !self.is_active() {
-            *self.from.lock() = None;
+            *self.origin.lock() = None;
             *self.reach.lock() = Reach::default();
         }
     }
 
     fn filling<'c>(&self, context: &'c Context, pass: &'c Pass<'_>) -> Option<Filling<'c>> {
-        let from = self.from.lock().clone()?;
-        Some(Filling { context, pass, from })
+        let origin = self.origin.lock().clone()?;
+        Some(Filling { context, pass, origin })
     }
 
     /// Has `bring` bring something, and ends the process if that is not to be had.
@@ -238,7 +238,7 @@ impl Arriving {
             Ok(()) => Ok(()),
             Err(BringError::Stopped(stopped)) => Err(stopped.into()),
             Err(BringError::Fill(Missing::Mapping(error))) => Err(error.into()),
-            Err(BringError::Fill(Missing::Contents(error))) => match &filling.from.source {
+            Err(BringError::Fill(Missing::Contents(error))) => match &filling.origin.source {
                 Some(source) => source.give_up(&*error),
                 None => Ok(()),
             },
@@ -246,6 +246,7 @@ impl Arriving {
     }
 
     /// Brings pieces, however long it takes.
+    #[cold]
     fn wait_for(&self, context: &Context, pass: &Pass<'_>, wants: &[Want]) -> Result<(), DeviceError> {
         let brought =
             self.bring(context, pass, |filling| self.arrivals.bring(wants, filling, &Limit::none()));
@@ -272,8 +273,11 @@ impl Arriving {
     ///
     /// # Errors
     /// [`DeviceError`]: one is not mapped.
-    #[cold]
+    #[inline]
     pub fn whole(&self, context: &Context, pass: &Pass<'_>, buffers: &[u64]) -> Result<(), DeviceError> {
+        if !self.is_active() {
+            return Ok(());
+        }
         let wants: Vec<_> = buffers.iter().map(|&object| Want { object, pieces: None }).collect();
         self.wait_for(context, pass, &wants)
     }
@@ -282,8 +286,11 @@ impl Arriving {
     ///
     /// # Errors
     /// [`DeviceError`]: a buffer is not mapped to its agents.
-    #[cold]
+    #[inline]
     pub fn all(&self, context: &Context, pass: &Pass<'_>) -> Result<(), DeviceError> {
+        if !self.is_active() {
+            return Ok(());
+        }
         unlimited(self.all_within(context, pass, &Limit::none()))
     }
 
@@ -296,14 +303,21 @@ impl Arriving {
         self.bring(context, pass, |filling| self.arrivals.bring_all(filling, limit))
     }
 
-    /// Brings what a kernel with these words among its arguments may reach.
+    /// Brings what a kernel may reach that has these blocks of arguments, which begin at multiples of eight bytes.
     ///
     /// # Errors
     /// As for [`Arriving::whole`].
     #[cold]
-    pub fn reached(&self, context: &Context, pass: &Pass<'_>, words: &[u64]) -> Result<(), DeviceError> {
+    pub fn reached<'b>(
+        &self,
+        context: &Context,
+        pass: &Pass<'_>,
+        blocks: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<(), DeviceError> {
         self.has_run.store(true, Ordering::Relaxed);
-        self.bring_named(context, pass, words)
+        let window = self.reach.lock().window();
+        let words: Vec<u64> = blocks.into_iter().flat_map(|block| addresses(block, window.clone())).collect();
+        self.bring_named(context, pass, &words)
     }
 
     fn bring_named(&self, context: &Context, pass: &Pass<'_>, words: &[u64]) -> Result<(), DeviceError> {
@@ -320,7 +334,7 @@ impl Arriving {
         Ok(())
     }
 
-    /// Brings one piece; whether there was one that nobody brings already.
+    /// Brings one piece; whether there was one that no thread brings already.
     pub fn bring_one(&self, context: &Context, pass: &Pass<'_>) -> bool {
         let mut found = false;
         let brought = self.bring(context, pass, |filling| {
@@ -338,7 +352,7 @@ impl Arriving {
         found && brought.is_ok()
     }
 
-    /// As if nothing named any memory: a kernel that computes addresses.
+    /// As if no word named any memory: a kernel that computes addresses.
     #[cfg(test)]
     pub fn pretend_nothing_is_named(&self) {
         *self.reach.lock() = Reach::default();
@@ -368,13 +382,16 @@ impl Arriving {
         if named.is_empty() { Ok(()) } else { self.bring_named(context, pass, &named) }
     }
 
-    /// Brings all that whoever has a pointer to the buffer at `va` from now on, or another process, may have to do with: the buffer, and
-    /// everything if kernels were submitted, which may wait for an address that he stores.
+    /// From now on any address may be stored in the buffer at `va`, through a pointer or by another process. Brings the buffer; and
+    /// everything if kernels were submitted, which may wait for such an address.
     ///
     /// # Errors
     /// As for [`Arriving::whole`].
-    #[cold]
+    #[inline]
     pub fn give_out(&self, context: &Context, pass: &Pass<'_>, va: u64, len: u64) -> Result<(), DeviceError> {
+        if !self.is_active() {
+            return Ok(());
+        }
         if self.has_run.load(Ordering::Relaxed) {
             return self.all(context, pass);
         }
