@@ -46,9 +46,9 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-parent,
+    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-stream, checkpoint-parent,
     /// checkpoint-pre-copy, and the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
-    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels and embed-restore), clients and hsa; all
+    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels, embed-restore and embed-replicas), clients and hsa; all
     /// without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
@@ -76,7 +76,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 29] = [
+const BENCHES: [(&str, Bench); 31] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -95,6 +95,7 @@ const BENCHES: [(&str, Bench); 29] = [
     ("checkpoint-pre-copy", checkpoint::pre_copy::run),
     ("checkpoint-pre-copy-told", checkpoint::pre_copy::run_told),
     ("checkpoint-lazy", checkpoint::lazy::run),
+    ("checkpoint-stream", checkpoint::stream::run),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
@@ -104,6 +105,7 @@ const BENCHES: [(&str, Bench); 29] = [
     ("embed-one-core", embed::run_one_core),
     ("embed-kernels", embed::run_kernels),
     ("embed-restore", embed::run_restore),
+    ("embed-replicas", embed::run_replicas),
     ("clients", clients::run),
     ("hsa", clients::hsa::run),
 ];

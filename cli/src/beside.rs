@@ -10,15 +10,16 @@ use std::process::{Command, exit};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 
+use crate::freeze::RestoreArgs;
 use crate::{loopback, output};
 
 /// Runs this command again as the first process of new namespaces. Returns only if that fails.
-pub fn enter() -> Result<()> {
+pub fn enter(args: &RestoreArgs) -> Result<()> {
     let own = std::env::current_exe().context("Cannot find this program's own path")?;
     let error = Command::new("unshare")
         .args(["--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--"])
         .arg(own)
-        .args(std::env::args_os().skip(1))
+        .args(args.words(args.place()))
         .exec();
     Err(error).context("Cannot start unshare (util-linux) for new namespaces")
 }

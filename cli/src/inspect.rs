@@ -8,12 +8,11 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stasis::checkpoint::Metadata;
-use stasis::criu::{CheckedFiles, Manifest, OpenDirectory, SessionIndex, Trust};
+use stasis::criu::{CheckedFiles, Manifest, OpenDirectory, SessionIndex, Trust, open_image};
 use stasis::image::{EarlierFile, Image};
 use stasis::share::SharedState;
 
 use crate::foreign::Devices;
-use crate::freeze::open_image;
 use crate::output::{self, line};
 
 /// Arguments of `stasis inspect`.

@@ -14,10 +14,12 @@ mod library;
 mod loopback;
 mod output;
 mod preflight;
+mod progress;
 mod run;
 mod squash;
 mod timings;
 mod together;
+mod transfer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,6 +80,12 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Make a checkpoint that was made upon a parent whole by itself, in another directory.
     Squash(squash::SquashArgs),
+    /// Keep checkpoints that share their chunks (`docs/store.md`).
+    Store(transfer::StoreArgs),
+    /// Send a checkpoint to another machine or process.
+    Send(transfer::SendArgs),
+    /// Receive a checkpoint from another machine or process.
+    Receive(transfer::ReceiveArgs),
     /// Complete the manifest of a checkpoint. CRIU calls it when its images are whole and the tasks still frozen.
     #[command(hide = true)]
     CommitImages {
@@ -111,13 +119,16 @@ fn execute(command: Command) -> Result<ExitCode> {
             Some(trees) => foreign::checkpoint(&args, trees),
             None => freeze::checkpoint(&args),
         },
-        Command::Restore(args) => match together::find(&args)? {
-            Some((directory, index)) => together::run(&args, &directory, &index),
-            None => match foreign::find_checkpoint(&args)? {
-                Some((directory, manifest)) => foreign::restore(&args, &directory, &manifest),
-                None => freeze::restore(&args),
-            },
-        },
+        Command::Restore(mut args) => {
+            args.obtain()?;
+            match together::find(&args)? {
+                Some((directory, index)) => together::run(&args, &directory, &index),
+                None => match foreign::find_checkpoint(&args)? {
+                    Some((directory, manifest)) => foreign::restore(&args, &directory, &manifest),
+                    None => freeze::restore(&args),
+                },
+            }
+        }
         Command::Resume { pid, directory, terms } => {
             let directory = directory.map(|d| d.canonicalize()).transpose()?;
             freeze::resume(pid, &[], directory, Some(terms.admission()?), Duration::from_secs(120))?;
@@ -131,6 +142,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Squash(args) => squash::run(&args),
+        Command::Store(args) => transfer::store(&args),
+        Command::Send(args) => transfer::send(&args),
+        Command::Receive(args) => transfer::receive(&args),
         Command::Dispatch(args) => dispatch::run(*args),
         Command::CommitImages { directory: None, .. } | Command::CommitImages { layout: true, .. } => {
             println!("{SEALED_LAYOUT}");

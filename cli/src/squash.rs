@@ -16,12 +16,12 @@ use serde::Serialize;
 use stasis::checkpoint::Metadata;
 use stasis::criu::{
     CRIU_DIRECTORY, LAYOUT, Manifest, NO_PLUGINS, OpenDirectory, SESSION_DIRECTORY, SessionIndex,
-    TREE_LAYOUT, Trust, commit_now, make_private, prepare, prepare_empty,
+    TREE_LAYOUT, Trust, commit_now, make_private, open_image, prepare, prepare_empty,
 };
 use stasis::image::{Image, Limit};
 
-use crate::freeze::{mebibytes, open_image, spinner};
 use crate::output;
+use crate::progress::{mebibytes, spinner};
 
 /// Arguments of `stasis squash`.
 #[derive(Debug, Args)]

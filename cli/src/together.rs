@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use stasis::criu::{Manifest, OpenDirectory, SessionIndex};
 
-use crate::freeze::{RestoreArgs, milliseconds};
+use crate::freeze::{DISCARD, RestoreArgs};
+use crate::progress::milliseconds;
 use crate::{beside, foreign, output};
 
 /// The session that a directory is of, if it is of one.
@@ -19,7 +20,7 @@ use crate::{beside, foreign, output};
 /// When its index cannot be read, or is not somebody's who is trusted.
 pub fn find(args: &RestoreArgs) -> Result<Option<(PathBuf, SessionIndex)>> {
     // What else is wrong is said where single checkpoints are restored.
-    let Ok(directory) = args.directory.canonicalize() else { return Ok(None) };
+    let Ok(directory) = args.place().canonicalize() else { return Ok(None) };
     let opened = OpenDirectory::open(&directory, args.trust())?;
     Ok(SessionIndex::read_in(&opened)?.map(|index| (directory, index)))
 }
@@ -30,12 +31,12 @@ pub fn find(args: &RestoreArgs) -> Result<Option<(PathBuf, SessionIndex)>> {
 /// Before anything is done if one is not complete; else when any fails, and the others run.
 pub fn run(args: &RestoreArgs, session: &Path, index: &SessionIndex) -> Result<()> {
     match args.beside {
-        true if std::process::id() != 1 => beside::enter(),
+        true if std::process::id() != 1 => beside::enter(args),
         true => {
             beside::furnish()?;
-            beside::stay(&restore(args, session, index)?)
+            beside::stay(&args.finish(restore(args, session, index))?)
         }
-        false => restore(args, session, index).map(drop),
+        false => args.finish(restore(args, session, index)).map(drop),
     }
 }
 
@@ -90,17 +91,12 @@ fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) -> Result<V
 fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
     let own = std::env::current_exe().context("Cannot find this program's own path")?;
     let mut command = Command::new(own);
-    let mut words = std::env::args_os().skip(1);
+    let mut words = args.words(directory).into_iter().filter(|word| word != DISCARD);
     command.args(words.next()).arg("--join");
     if !args.json {
         command.arg("--json");
     }
-    for word in words.filter(|word| word != "--beside") {
-        match word == args.directory.as_os_str() {
-            true => command.arg(directory),
-            false => command.arg(word),
-        };
-    }
+    command.args(words.filter(|word| word != "--beside"));
     let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     pipes.spawn().context("Cannot start a restore")
 }

@@ -430,7 +430,7 @@ exec "$@""#;
 
 #[test]
 fn program_is_restored_where_the_leader_of_the_session_is_outside_of_the_pid_namespace() {
-    let test = "kernel_without_end_is_frozen_in_its_middle_twice";
+    let test = "foreign::kernel_without_end_is_frozen_in_its_middle_twice";
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "bash", "-c", WITHOUT_DESCRIPTORS, "bash"]);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", test]).stdin(Stdio::null());

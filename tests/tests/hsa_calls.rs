@@ -32,7 +32,7 @@ fn sequences_of_calls_come_back() {
     }
     for number in 0..SEQUENCES {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "sequences_of_calls_come_back"]).env(NUMBER, number.to_string());
+        command.args(["--exact", "hsa_calls::sequences_of_calls_come_back"]).env(NUMBER, number.to_string());
         // A kernel with shared virtual memory for half of them.
         command
             .envs(own_device("soft:gfx1100"))

@@ -38,18 +38,25 @@ pub(crate) fn criu_is_here() -> bool {
 
 /// Runs `stasis`; its seconds and what it said.
 pub(crate) fn run_stasis(arguments: &[&str]) -> Result<(f64, serde_json::Value)> {
-    let mut command = Command::new(stasis()?);
-    let private = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.stasis/criu/bin/criu"));
-    if std::env::var_os("STASIS_CRIU").is_none() && private.exists() {
-        command.env("STASIS_CRIU", private);
-    }
+    let mut command = stasis_command(arguments)?;
     let started = Instant::now();
-    let output = command.args(arguments).arg("--json").output().context("Cannot start stasis")?;
+    let output = command.output().context("Cannot start stasis")?;
     let seconds = started.elapsed().as_secs_f64();
     if !output.status.success() {
         bail!("stasis {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok((seconds, serde_json::from_slice(&output.stdout)?))
+}
+
+/// `stasis` with these arguments, which says what it has done as JSON.
+pub(super) fn stasis_command(arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(stasis()?);
+    let private = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.stasis/criu/bin/criu"));
+    if std::env::var_os("STASIS_CRIU").is_none() && private.exists() {
+        command.env("STASIS_CRIU", private);
+    }
+    command.args(arguments).arg("--json");
+    Ok(command)
 }
 
 /// Waits for a line of a log.

@@ -30,13 +30,13 @@ fn now_us() -> u128 {
 }
 
 /// A process that works, its log in a directory.
-struct Worker<'p> {
+pub(super) struct Worker<'p> {
     child: Child,
     place: &'p Place,
 }
 
 impl<'p> Worker<'p> {
-    fn start(place: &'p Place, bytes: u64) -> Result<Self> {
+    pub(super) fn start(place: &'p Place, bytes: u64) -> Result<Self> {
         for name in ["log", "go"] {
             let _ = fs::remove_file(place.path().join(name));
         }
@@ -57,9 +57,17 @@ impl<'p> Worker<'p> {
         Ok(self.place.path().join("image").to_str().context("a directory with a strange name")?.to_owned())
     }
 
-    fn freeze(&mut self) -> Result<()> {
-        run_stasis(&["checkpoint", &self.child.id().to_string(), &self.image()?])?;
-        // Its zombie would keep its pid. Of a restored process, which is no child, this tells the first one's end again.
+    pub(super) fn freeze(&mut self) -> Result<()> {
+        run_stasis(&["checkpoint", &self.pid(), &self.image()?])?;
+        self.bury()
+    }
+
+    pub(super) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Takes its zombie away, which would keep its pid. Of a restored process, which is no child, this tells the first one's end again.
+    pub(super) fn bury(&mut self) -> Result<()> {
         self.child.wait()?;
         Ok(())
     }
@@ -79,7 +87,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Thaws it; milliseconds to the first result, and the command's report.
-    fn thaw(&self, more: &[&str]) -> Result<(f64, serde_json::Value)> {
+    pub(super) fn thaw(&self, more: &[&str]) -> Result<(f64, serde_json::Value)> {
         let started = now_us();
         let image = self.image()?;
         let (_, report) = run_stasis(&[&["restore", image.as_str()], more].concat())?;
@@ -99,7 +107,7 @@ impl<'p> Worker<'p> {
         Ok(started.elapsed().as_secs_f64() * 1e3)
     }
 
-    fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         fs::write(self.place.path().join("go"), "")?;
         await_word(&self.log(), "intact")
     }

@@ -7,6 +7,7 @@
 
 mod kernels;
 pub mod peer;
+mod replicas;
 mod restore;
 mod serving;
 
@@ -20,6 +21,7 @@ use self::serving::{Serving, beside};
 use crate::figure::Report;
 
 pub use self::kernels::run as run_kernels;
+pub use self::replicas::run as run_replicas;
 pub use self::restore::run as run_restore;
 
 /// Seconds that clients drive a server for one figure.

@@ -24,15 +24,17 @@ const RUNS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server that does not answer yet is left alone.
 const PAUSE: Duration = Duration::from_millis(1);
-const ADDRESS: &str = "127.0.0.1:18087";
+const HOST: &str = "127.0.0.1";
+const ASKED: &str = "The first thing that is asked.";
+const PORT: u16 = 18087;
 
 /// Asks for an embedding, on a connection of its own.
-fn embedding() -> Result<Value> {
-    let body = json!({ "model": "all-MiniLM-L6-v2", "input": "The first thing that is asked." }).to_string();
-    let mut stream = TcpStream::connect(ADDRESS)?;
+fn embedding(port: u16, input: &str) -> Result<Value> {
+    let body = json!({ "model": "all-MiniLM-L6-v2", "input": input }).to_string();
+    let mut stream = TcpStream::connect((HOST, port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let request = format!(
-        "POST /v1/embeddings HTTP/1.1\r\nHost: {ADDRESS}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+        "POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n{body}",
         body.len()
     );
@@ -46,10 +48,10 @@ fn embedding() -> Result<Value> {
 }
 
 /// Asks until there is an embedding: a connection may be refused, or end before it is answered, by a server that is not there yet.
-fn first_embedding() -> Result<Value> {
+pub(super) fn first_embedding(port: u16, input: &str) -> Result<Value> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match embedding() {
+        match embedding(port, input) {
             Ok(embedding) => return Ok(embedding),
             Err(error) if Instant::now() >= deadline => bail!("the server does not answer: {error}"),
             Err(_) => std::thread::sleep(PAUSE),
@@ -57,10 +59,13 @@ fn first_embedding() -> Result<Value> {
     }
 }
 
-fn start(directory: &Path) -> Result<Child> {
+pub(super) fn start(directory: &Path, port: u16) -> Result<Child> {
     let log = fs::OpenOptions::new().append(true).create(true).open(directory.join("log"))?;
     let mut command = Command::new("setsid");
-    command.arg(beside("embed-server")?).args(["--listen", ADDRESS, "--model"]).arg(model()?);
+    command
+        .arg(beside("embed-server")?)
+        .args(["--listen", &format!("{HOST}:{port}"), "--model"])
+        .arg(model()?);
     command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     command.spawn().context("Cannot start a server through setsid (util-linux)")
 }
@@ -68,7 +73,8 @@ fn start(directory: &Path) -> Result<Child> {
 /// Milliseconds from the beginning of what `bring` does to the first embedding, which must be `wanted`.
 fn timed(wanted: &mut Option<Value>, bring: impl FnOnce() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
-    let asking = std::thread::spawn(move || first_embedding().map(|found| (found, started.elapsed())));
+    let asking =
+        std::thread::spawn(move || first_embedding(PORT, ASKED).map(|found| (found, started.elapsed())));
     bring()?;
     let asked = asking.join().map_err(|_| anyhow!("the thread that asks has panicked"))?;
     let (found, time) = asked?;
@@ -99,7 +105,7 @@ pub fn run(report: &Report) -> Result<()> {
     for _ in 0..RUNS {
         let mut server = None;
         cold.push(timed(&mut wanted, || {
-            server = Some(start(directory.path())?);
+            server = Some(start(directory.path(), PORT)?);
             Ok(())
         })?);
         let mut server = server.context("no server")?;

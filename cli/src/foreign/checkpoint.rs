@@ -27,8 +27,10 @@ use super::left_out::Report;
 use super::outcome::{Frozen, Outcome};
 use super::saving::{Saved, Saving};
 use super::status::survey;
-use crate::freeze::{CheckpointArgs, Known, clear_failed, command_line, list, milliseconds, spinner};
-use crate::{output, preflight};
+use crate::freeze::{CheckpointArgs, Known, clear_failed, command_line, list};
+use crate::preflight;
+use crate::progress::{milliseconds, spinner};
+use crate::transfer::{Delivered, Destination};
 
 /// How long the device of processes that CRIU has ended may take to end.
 const ENDING: Duration = Duration::from_secs(10);
@@ -71,8 +73,10 @@ pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
             preflight::check_run(tree.pid, &criu, &told, survey(tree)?)?;
         }
     }
-    let (directory, places) = make_directories(args, &trees)?;
+    let destination = Destination::of(&args.destination, &args.directory)?;
+    let (directory, places) = make_directories(destination.directory(), &trees)?;
     let bar = spinner(args.json);
+    let stopped = Instant::now();
     let held = trees.iter_mut().try_for_each(|tree| tree.broker.hold());
     let mut parts: Vec<Part> = trees
         .into_iter()
@@ -91,21 +95,23 @@ pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
         }
     })?;
     outcome.checkpoint_ms = milliseconds(started);
-    if args.json {
-        output::report(serde_json::to_string(&outcome)? + "\n");
-    } else {
-        output::report(outcome.prose(&directory, args.timings));
-    }
+    let prose = outcome.prose(&directory, args.timings);
+    outcome.delivered = destination.deliver(&args.destination, stopped, args.json)?;
+    let text = match args.json {
+        true => serde_json::to_string(&outcome)? + "\n",
+        false => prose + &outcome.delivered.as_ref().map(Delivered::prose).unwrap_or_default(),
+    };
+    args.destination.report(text);
     Ok(())
 }
 
 /// Makes the directories; answers the outermost, and that of each tree.
-fn make_directories(args: &CheckpointArgs, trees: &[Tree]) -> Result<(PathBuf, Vec<PathBuf>)> {
+fn make_directories(directory: &Path, trees: &[Tree]) -> Result<(PathBuf, Vec<PathBuf>)> {
     if let [_] = trees {
-        let directory = prepare(&args.directory)?;
+        let directory = prepare(directory)?;
         return Ok((directory.clone(), vec![directory]));
     }
-    let directory = prepare_empty(&args.directory)?;
+    let directory = prepare_empty(directory)?;
     let places = trees.iter().map(|tree| Ok(prepare(&directory.join(tree.pid.to_string()))?));
     let places = places.collect::<Result<Vec<_>>>()?;
     let id = unique_name("").context("Cannot draw a name for the session")?;

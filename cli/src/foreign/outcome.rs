@@ -8,6 +8,7 @@ use stasis::criu::{CRIU_DIRECTORY, DumpStats};
 use stasis_criu_foreign::Paused;
 
 use crate::freeze::directory_bytes;
+use crate::transfer::Delivered;
 use crate::{output, timings};
 
 /// A tree that was checkpointed.
@@ -60,6 +61,9 @@ pub(super) struct Outcome {
     pub left_running: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     criu_stats: Option<DumpStats>,
+    /// What became of it, if it went into a store or over a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<Delivered>,
     /// Each tree, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     trees: Vec<Row>,

@@ -22,8 +22,9 @@ use stasis_criu_foreign::{self as foreign, Broker, Description, Programs, Run, R
 
 use super::cancel::Claim;
 use super::thaw::Thaw;
-use crate::freeze::{RestoreArgs, check_files, milliseconds, spinner, wait_for_pid};
+use crate::freeze::{RestoreArgs, check_files, wait_for_pid};
 use crate::library::OF_PROGRAMS;
+use crate::progress::{milliseconds, spinner};
 use crate::{beside, output};
 
 /// How often it is looked whether CRIU has made the tasks.
@@ -49,7 +50,7 @@ struct Outcome {
 /// # Errors
 /// When the directory or its manifest cannot be read.
 pub fn find(args: &RestoreArgs) -> Result<Option<(OpenDirectory, Manifest)>> {
-    let Ok(directory) = args.directory.canonicalize() else { return Ok(None) };
+    let Ok(directory) = args.place().canonicalize() else { return Ok(None) };
     let opened = OpenDirectory::open(&directory, args.trust())?;
     match Manifest::read_in(&opened) {
         Ok(manifest) if manifest.foreign.is_some() => Ok(Some((opened, manifest))),
@@ -64,13 +65,13 @@ pub fn find(args: &RestoreArgs) -> Result<Option<(OpenDirectory, Manifest)>> {
 /// Why it is not back; nothing is left of it then.
 pub fn run(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Result<()> {
     match args.beside {
-        true if std::process::id() != 1 => beside::enter(),
+        true if std::process::id() != 1 => beside::enter(args),
         true => {
             beside::furnish()?;
-            thaw(args, opened, manifest)?;
+            args.finish(thaw(args, opened, manifest))?;
             beside::stay(&[manifest.pid])
         }
-        false => thaw(args, opened, manifest),
+        false => args.finish(thaw(args, opened, manifest)),
     }
 }
 

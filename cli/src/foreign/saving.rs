@@ -14,7 +14,7 @@ use stasis_criu_foreign::{
 
 use super::clients::Tree;
 use super::left_out::Report;
-use crate::freeze::milliseconds;
+use crate::progress::milliseconds;
 
 /// What was saved while the tasks were frozen.
 #[derive(Clone, Copy, Debug)]

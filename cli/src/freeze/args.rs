@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `stasis checkpoint` and `stasis restore` are told.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use stasis::checkpoint::{Admission, Lazy, OnStranded, Place};
 use stasis::criu::{CriuOptions, NetworkLock, Trust, has_terminal};
 
 use super::outcome::directory_bytes;
+use crate::transfer::{self, DestinationArgs, Obtained, SourceArgs};
 
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
     /// The process to freeze, with all its descendants.
     pub(crate) pid: i32,
-    /// Directory for the images: must be empty or not exist.
+    /// Directory for the images: must be empty or not exist. With --store, the checkpoint's name there.
     pub(crate) directory: PathBuf,
     /// Freeze these process trees with it, as one session: the memory they share stays shared. Each gets a directory of
     /// its own in DIRECTORY, named after its root.
@@ -67,6 +69,8 @@ pub struct CheckpointArgs {
         conflicts_with = "self_contained"
     )]
     pub(crate) pre_copy: Option<u32>,
+    #[command(flatten)]
+    pub(crate) destination: DestinationArgs,
     /// Stop once the device is closed, and leave the dump to a `criu` of your own within the lease.
     #[arg(long, conflicts_with_all = ["leave_running", "self_contained"])]
     pub(crate) no_dump: bool,
@@ -106,6 +110,8 @@ pub struct CriuArgs {
     pub(crate) unprivileged: bool,
 }
 
+/// The hidden option that has what was fetched removed.
+pub const DISCARD: &str = "--discard";
 /// What CRIU has to move at least in a second, bytes, before a deadline that nobody gave ends it.
 const RATE: u64 = 10 << 20;
 
@@ -178,8 +184,17 @@ impl CriuArgs {
 /// Arguments of `stasis restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Directory made by `stasis checkpoint`; that of a session brings back all of it.
+    /// Directory made by `stasis checkpoint`; that of a session brings back all of it. With --store, the checkpoint's name there;
+    /// with --from, where it goes first.
     pub(crate) directory: PathBuf,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// What was fetched or received.
+    #[arg(skip)]
+    pub(crate) obtained: Option<Obtained>,
+    /// Remove DIRECTORY when the restore has come to its end.
+    #[arg(long, hide = true)]
+    pub(crate) discard: bool,
     /// In pid and network namespaces of its own, beside a process that has its pid. The command stays as their init,
     /// and ends with the process and its exit status.
     #[arg(long)]
@@ -235,6 +250,51 @@ pub struct TermsArgs {
 }
 
 impl RestoreArgs {
+    /// Fetches or receives the checkpoint, if that is where it comes from.
+    pub(crate) fn obtain(&mut self) -> Result<()> {
+        self.obtained = transfer::obtain(&self.source, &self.directory, self.trust(), self.json)?;
+        self.discard |= self.obtained.as_ref().is_some_and(|obtained| obtained.is_staged);
+        Ok(())
+    }
+
+    /// The words of this command, for one that restores from `directory`.
+    pub(crate) fn words(&self, directory: &Path) -> Vec<OsString> {
+        let words = std::env::args_os().skip(1).collect();
+        let mut words = match self.obtained.is_some() {
+            true => transfer::without_source(words),
+            false => words,
+        };
+        for word in &mut words {
+            if *word == self.directory.as_os_str() {
+                *word = directory.as_os_str().to_owned();
+            }
+        }
+        if self.discard && !words.iter().any(|word| word == DISCARD) {
+            words.push(DISCARD.into());
+        }
+        words
+    }
+
+    /// Removes what was fetched for a restore that went well: who is lazy has the files open.
+    pub(crate) fn finish<T>(&self, restored: Result<T>) -> Result<T> {
+        if !self.discard {
+            return restored;
+        }
+        let place = self.place();
+        let restored = restored.with_context(|| {
+            format!("What was fetched stays in {}, for another attempt or to be removed", place.display())
+        })?;
+        if let Err(error) = std::fs::remove_dir_all(place) {
+            tracing::warn!(target: "restore", path = %place.display(), %error, "what was fetched stays");
+        }
+        Ok(restored)
+    }
+
+    /// The checkpoint's directory.
+    pub(crate) fn place(&self) -> &Path {
+        self.obtained.as_ref().map_or(&self.directory, |obtained| &obtained.directory)
+    }
+
     pub(crate) fn trust(&self) -> Trust {
         if self.trust_owner { Trust::Anyone } else { Trust::of_caller() }
     }

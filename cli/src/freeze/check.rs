@@ -3,7 +3,6 @@
 //!
 //! INVARIANT: nothing of the process exists yet, and nothing is changed here.
 
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,10 +10,10 @@ use std::thread;
 use anyhow::{Result, anyhow, bail};
 use indicatif::ProgressBar;
 use stasis::checkpoint::Metadata;
-use stasis::criu::{Executable, Manifest, OpenDirectory};
-use stasis::image::{EarlierFile, Image, memory_is_ample};
+use stasis::criu::{Executable, Manifest, OpenDirectory, open_image};
+use stasis::image::memory_is_ample;
 
-use super::progress::mebibytes;
+use crate::progress::mebibytes;
 
 /// How many bytes are checked before the display says so again.
 const SAID: u64 = 64 << 20;
@@ -69,16 +68,6 @@ pub(super) fn unlisted(manifest: &Manifest, directory: &Path) -> String {
         directory.display(),
         manifest.layout
     )
-}
-
-/// Opens an image and the files of earlier ones that it has contents in, all from this directory.
-pub fn open_image(directory: &OpenDirectory, name: &str) -> Result<Image> {
-    let path = directory.path().join(name);
-    let open = |_, earlier: &EarlierFile| {
-        let beside = Path::new(name).with_file_name(&earlier.name);
-        directory.file(&beside.to_string_lossy()).map_err(io::Error::other)
-    };
-    Ok(Image::of_files(directory.file(name)?, &path, open)?)
 }
 
 /// Makes sure that an image is whole, but for the bytes of the buffers if they are checked `later`, and that its process will find

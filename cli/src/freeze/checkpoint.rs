@@ -27,8 +27,9 @@ use super::outcome::{CheckpointOutcome, named};
 use super::parent::{self, Parents};
 use super::party::{Member, Party, Tree};
 use super::pre_copy;
-use super::progress::{milliseconds, spinner};
-use crate::{output, preflight};
+use crate::preflight;
+use crate::progress::{milliseconds, spinner};
+use crate::transfer::{Delivered, Destination};
 
 /// TIMEOUT: how long writing may take beyond the queues' deadline where nobody set a limit; a disk may be slow.
 const WRITING: Duration = Duration::from_secs(600);
@@ -52,30 +53,34 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
     let criu = Criu::find()?;
     check(args, &roots, &criu)?;
     let parents = args.parent.as_ref().map(|parent| parent::find(parent, &party)).transpose()?;
-    let directory = party.prepare(&args.directory)?;
+    let destination = Destination::of(&args.destination, &args.directory)?;
+    let directory = party.prepare(destination.directory())?;
     let bar = spinner(args.json);
-    let frozen = freeze(args, &party, &parents.unwrap_or_default(), &criu, &directory, &bar);
+    let frozen = freeze(args, &party, &parents.unwrap_or_default(), &criu, &destination, &directory, &bar);
     bar.finish_and_clear();
-    let Frozen { reports, criu_ms, pre_copied } = frozen.inspect_err(|_| {
+    let Frozen { reports, criu_ms, pre_copied, stopped } = frozen.inspect_err(|_| {
         if is_abandoned(&party, &directory) {
             // Only logs are worth keeping of a checkpoint that did not come about; the images would mislead.
             let _ = clear_failed(&directory);
         }
     })?;
-    let outcome = CheckpointOutcome {
+    let mut outcome = CheckpointOutcome {
         checkpoint_ms: milliseconds(started),
         criu_ms,
         left_running: args.leave_running,
         pre_copied,
         ..CheckpointOutcome::new(&party, &directory, &reports)
     };
-    if args.json {
-        output::report(serde_json::to_string(&outcome)? + "\n");
-    } else if args.no_dump {
-        output::report(what_is_left(&party, &directory, args.lease_ms, criu.program()));
-    } else {
-        output::report(outcome.prose(&party, &directory, args.timings));
-    }
+    let prose = match args.no_dump {
+        true => what_is_left(&party, &directory, args.lease_ms, criu.program()),
+        false => outcome.prose(&party, &directory, args.timings),
+    };
+    outcome.delivered = destination.deliver(&args.destination, stopped, args.json)?;
+    let text = match args.json {
+        true => serde_json::to_string(&outcome)? + "\n",
+        false => prose + &outcome.delivered.as_ref().map(Delivered::prose).unwrap_or_default(),
+    };
+    args.destination.report(text);
     Ok(())
 }
 
@@ -123,6 +128,7 @@ fn freeze(
     party: &Party,
     parents: &Parents,
     criu: &Criu,
+    destination: &Destination,
     directory: &Path,
     bar: &ProgressBar,
 ) -> Result<Frozen> {
@@ -134,16 +140,19 @@ fn freeze(
         pre_copy::run(party, parents, directory, rounds, writing)
     });
     let before = before.transpose()?;
-    if before.is_some() {
+    if let Some(before) = &before {
+        bar.set_message("sending what was copied");
+        destination.send_before(&args.destination, directory, &before.images(party));
         look_again(args, party, criu)?;
     }
     bar.set_message("stopping the queues and writing the buffers");
     let parents = before.as_ref().map_or(parents, |before| &before.parents);
+    let stopped = Instant::now();
     let (reports, files) = evacuate(args, party, parents, directory, writing, &known)?;
     let pre_copied = before.map(|before| before.report.clone());
     let members = Members { known: &known, files: &files };
     if args.no_dump {
-        return Ok(Frozen { reports, criu_ms: 0.0, pre_copied });
+        return Ok(Frozen { reports, criu_ms: 0.0, pre_copied, stopped });
     }
     bar.set_message("CRIU dumps the process");
     let started = Instant::now();
@@ -181,7 +190,7 @@ fn freeze(
         }
         resumed.context("The checkpoint is complete, but the process did not come back")?;
     }
-    Ok(Frozen { reports, criu_ms, pre_copied })
+    Ok(Frozen { reports, criu_ms, pre_copied, stopped })
 }
 
 /// After a while in which the processes ran: whether they are the same, and nothing has come that would be refused.
@@ -209,6 +218,8 @@ struct Frozen {
     reports: Vec<CheckpointReport>,
     criu_ms: f64,
     pre_copied: Option<PreCopyReport>,
+    /// When the order to stop was given.
+    stopped: Instant,
 }
 
 /// What is held for each member, by its pid, until it has its device back.

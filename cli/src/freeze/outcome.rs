@@ -9,8 +9,9 @@ use stasis::checkpoint::{CheckpointReport, PreCopyReport, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, DumpStats};
 
 use super::party::Party;
-use super::progress::mebibytes;
+use crate::progress::mebibytes;
 use crate::timings;
+use crate::transfer::Delivered;
 
 /// A process among several, with what was moved of it.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +40,9 @@ pub(super) struct CheckpointOutcome {
     /// What was copied before it was stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pre_copied: Option<PreCopyReport>,
+    /// What became of it, if it went into a store or over a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<Delivered>,
     /// What CRIU says of its dump, if it was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub criu_stats: Option<DumpStats>,
@@ -114,6 +118,7 @@ impl CheckpointOutcome {
             criu_bytes: images.iter().map(|images| directory_bytes(images)).sum(),
             left_running: false,
             pre_copied: None,
+            delivered: None,
             criu_stats: match &images[..] {
                 [only] => DumpStats::read(only).ok(),
                 _ => None,
@@ -211,6 +216,9 @@ pub(super) struct RestoreOutcome {
     pub pid: i32,
     pub restore_ms: f64,
     pub criu_ms: f64,
+    /// From the order to stop, where it came from, until it ran again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_ms: Option<f64>,
     /// How the root has ended since, if it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
@@ -239,6 +247,9 @@ impl RestoreOutcome {
             self.report.rebuild_ms,
             self.report.fill_ms,
         );
+        if let Some(stopped_ms) = self.stopped_ms {
+            text.push_str(&format!("  it stood still for {stopped_ms:.0} ms\n"));
+        }
         if self.report.lazy_bytes > 0 {
             let left = mebibytes(self.report.lazy_bytes);
             text.push_str(&format!("  {left:.1} MiB more come while it runs\n"));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use stasis::checkpoint::{PreCopyOrder, PreCopyReport};
 use stasis::criu::make_private;
+use stasis::image::IMAGE_FILE;
 
 use super::orders::{cause, pre_copy_all};
 use super::parent::Parents;
@@ -24,6 +25,15 @@ pub(super) struct PreCopied {
     /// What each process is told to make its checkpoint upon.
     pub parents: Parents,
     pub report: PreCopyReport,
+}
+
+impl PreCopied {
+    /// The images, each by its path in the checkpoint's directory and by that which its process's own image has there.
+    pub fn images(&self, party: &Party) -> Vec<(String, String)> {
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let of = |place: &Path| (text(place.join(BEFORE).join(IMAGE_FILE)), text(place.join(IMAGE_FILE)));
+        party.members().map(|member| of(&member.place)).collect()
+    }
 }
 
 impl Drop for PreCopied {

@@ -17,7 +17,7 @@ use super::claim::{Claim, Presence};
 use super::fate::{Known, list};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
-use super::progress::{milliseconds, spinner};
+use crate::progress::{milliseconds, spinner};
 use crate::{beside, output};
 
 /// TIMEOUT: what is left at least of the deadline when CRIU has done its part: processes that are there are asked.
@@ -26,21 +26,21 @@ const LEAST: Duration = Duration::from_secs(1);
 /// Brings processes back from a directory.
 pub fn run(args: &RestoreArgs) -> Result<()> {
     match args.beside {
-        true if std::process::id() != 1 => beside::enter(),
+        true if std::process::id() != 1 => beside::enter(args),
         true => {
             beside::furnish()?;
-            beside::stay(&[thaw(args)?])
+            beside::stay(&[args.finish(thaw(args))?])
         }
-        false => thaw(args).map(drop),
+        false => args.finish(thaw(args)).map(drop),
     }
 }
 
 /// Brings the tree back; returns the pid of its root.
 fn thaw(args: &RestoreArgs) -> Result<i32> {
-    let directory = args
-        .directory
+    let place = args.place();
+    let directory = place
         .canonicalize()
-        .with_context(|| format!("Cannot find the checkpoint directory {}", args.directory.display()))?;
+        .with_context(|| format!("Cannot find the checkpoint directory {}", place.display()))?;
     tree(args, &OpenDirectory::open(&directory, args.trust())?)
 }
 
@@ -104,8 +104,10 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     };
     let is_plain = manifest.members.is_empty();
     let rows = runtimes.iter().zip(&reports).filter(|_| !is_plain).map(row);
+    let stopped = args.obtained.as_ref().and_then(|obtained| obtained.stopped);
     let outcome = RestoreOutcome {
         pid: manifest.pid,
+        stopped_ms: stopped.map(milliseconds),
         restore_ms: milliseconds(started),
         criu_ms,
         ended: how(manifest.pid),

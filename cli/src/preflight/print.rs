@@ -11,8 +11,8 @@ use stasis::checkpoint::{Activity, CallError, Done, Objects, Preempt, ProcessInf
 use super::finding::{Finding, Severity};
 use super::stalled::{explain, is_stalled};
 use super::{ProcessReport, Report, RunClient, RunDevice, stand};
-use crate::freeze::mebibytes;
 use crate::output::{self, counted};
+use crate::progress::mebibytes;
 
 /// TIMEOUT: an agent at work on a verb answers after it.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -9,6 +9,7 @@ use stasis_protocol::Stopped;
 use thiserror::Error;
 
 use super::layout::{FOREIGN_LAYOUT, MANIFEST_FILE};
+use crate::image::ImageError;
 use crate::linux::regular::RegularError;
 
 /// Most differences that an error spells out.
@@ -32,6 +33,9 @@ pub enum ManifestError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] RegularError),
+    /// An image of a runtime is not as it was written.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// There is no manifest.
     #[error(
         "{} is not a complete checkpoint: it has no {MANIFEST_FILE}, which is written last; take it again",

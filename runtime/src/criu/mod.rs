@@ -31,7 +31,7 @@ pub use self::files::{CheckedFiles, NO_PLUGINS, seal};
 pub use self::layout::{
     CRIU_DIRECTORY, FOREIGN_LAYOUT, LAYOUT, MANIFEST_FILE, SEALED_LAYOUT, SESSION_DIRECTORY, TREE_LAYOUT,
 };
-pub use self::opened::{OpenDirectory, Trust};
+pub use self::opened::{OpenDirectory, Trust, open_image};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};
 pub use self::program::{FLOOR, NotFound, Program, last_error};
 pub use self::rpc::{Answer, RpcError, dump_self};

@@ -16,6 +16,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{geteuid, syncfs};
 
 use super::error::ManifestError;
+use crate::image::{EarlierFile, Image};
 use crate::linux::regular::{open_at, read_rest};
 
 /// Permissions of others than the owner to change a file.
@@ -179,6 +180,19 @@ impl OpenDirectory {
     pub(super) fn sync(&self) -> Result<(), ManifestError> {
         syncfs(&self.fd).map_err(failed("sync the file system of", &self.path))
     }
+}
+
+/// Opens the image `name` in a checkpoint directory, and the files of earlier ones that it has contents in: all from there.
+///
+/// # Errors
+/// [`ManifestError::Image`], and as for [`OpenDirectory::file`].
+pub fn open_image(directory: &OpenDirectory, name: &str) -> Result<Image, ManifestError> {
+    let path = directory.path().join(name);
+    let open = |_, earlier: &EarlierFile| {
+        let beside = Path::new(name).with_file_name(&earlier.name);
+        directory.file(&beside.to_string_lossy()).map_err(std::io::Error::other)
+    };
+    Ok(Image::of_files(directory.file(name)?, &path, open)?)
 }
 
 /// What something that is no regular file is called.

@@ -42,6 +42,28 @@ fn turn(bar: &ProgressBar) {
     });
 }
 
+/// Bytes as mebibytes.
 pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+/// A display of how much is done, where somebody may look.
+pub fn bar(quiet: bool, message: &'static str) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg}: {bar} {bytes} of {total_bytes} ({bytes_per_sec})")
+    {
+        bar.set_style(style);
+    }
+    bar.with_message(message)
+}
+
+/// What has a display say how much is done.
+pub fn on(bar: &ProgressBar) -> impl Fn(u64, u64) + Sync {
+    |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    }
 }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What commands are told of where checkpoints go and come from.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use stasis_store::{Address, Codec, Compression, Key};
+
+use crate::output;
+
+/// How chunks are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Compress {
+    /// Not at all.
+    #[default]
+    None,
+    /// By LZ4: some gigabytes a second.
+    Lz4,
+    /// By zstd: shorter, some hundred megabytes a second.
+    Zstd,
+}
+
+/// The key, and who is trusted without one.
+#[derive(Clone, Debug, Default, Args)]
+pub struct KeyArgs {
+    /// Seal what is kept or sent (XChaCha20-Poly1305) with the key in this file: 32 bytes, or 64 hexadecimal digits; of its owner
+    /// alone (0600). Whoever reads it needs the same.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// The codec of somebody who reads.
+    pub fn codec(&self) -> Result<Codec> {
+        Ok(Codec { key: self.key_file.as_deref().map(Key::read).transpose()?, ..Codec::default() })
+    }
+}
+
+/// How chunks are kept or sent.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WriteArgs {
+    /// Compress chunks that get an eighth shorter by it.
+    #[arg(long, value_name = "METHOD", default_value = "none")]
+    compress: Compress,
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+impl WriteArgs {
+    /// The codec of somebody who writes.
+    pub fn codec(&self) -> Result<Codec> {
+        let compression = match self.compress {
+            Compress::None => Compression::None,
+            Compress::Lz4 => Compression::Lz4,
+            Compress::Zstd => Compression::Zstd,
+        };
+        Ok(Codec { compression, ..self.key.codec()? })
+    }
+}
+
+/// Where a checkpoint goes once it is complete.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DestinationArgs {
+    /// Keep the checkpoint in this store, each chunk once, under the name that is given in place of DIRECTORY. The store is made if it
+    /// is not there.
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["to", "no_dump"])]
+    pub(super) store: Option<PathBuf>,
+    /// Send the checkpoint to a `stasis receive` or `stasis restore --from`: tcp://HOST:PORT, unix:PATH, or - for the standard
+    /// output. When the receiver has it all DIRECTORY is removed; of a standard output that is not known, and it stays.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "no_dump")]
+    pub(super) to: Option<Address>,
+    /// Do not remove DIRECTORY when the receiver has all of it.
+    #[arg(long, requires = "to")]
+    pub(super) keep: bool,
+    #[command(flatten)]
+    pub(super) write: WriteArgs,
+    #[command(flatten)]
+    pub(super) network: NetworkArgs,
+}
+
+impl DestinationArgs {
+    /// Whether the standard output carries the checkpoint.
+    fn is_standard(&self) -> bool {
+        self.to == Some(Address::Standard)
+    }
+
+    /// Says what was done, where the checkpoint itself does not go.
+    pub fn report(&self, text: String) {
+        match self.is_standard() {
+            true => output::complain(text),
+            false => output::report(text),
+        }
+    }
+}
+
+/// Where a checkpoint comes from.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SourceArgs {
+    /// Take the checkpoint out of this store, by the name that is given in place of DIRECTORY.
+    #[arg(long, value_name = "STORE", conflicts_with = "from")]
+    pub(super) store: Option<PathBuf>,
+    /// Receive the checkpoint into DIRECTORY first: listen at tcp://HOST:PORT or unix:PATH, or read - , the standard input.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) from: Option<Address>,
+    #[command(flatten)]
+    pub(super) key: KeyArgs,
+    #[command(flatten)]
+    pub(super) network: NetworkArgs,
+}
+
+/// Who can be at the other end.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct NetworkArgs {
+    /// Use tcp:// without a key: whoever reaches the address reads the memory of the process, or has any program run here.
+    #[arg(long)]
+    pub(super) trust_network: bool,
+    /// How long the other side may stay away, at first and when the connection broke.
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    wait_ms: u64,
+}
+
+impl Default for NetworkArgs {
+    fn default() -> Self {
+        Self { trust_network: false, wait_ms: 60_000 }
+    }
+}
+
+impl NetworkArgs {
+    /// How long the other side may stay away.
+    pub(super) fn wait(&self) -> Duration {
+        Duration::from_millis(self.wait_ms)
+    }
+}

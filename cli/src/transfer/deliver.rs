@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A checkpoint that is complete goes where it is to be.
+//!
+//! INVARIANT: the directory that CRIU wrote is removed when the checkpoint is complete in the store, or the receiver has said
+//! that it has it all; until then it is a checkpoint like any other, and errors name it.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use stasis::criu::Trust;
+use stasis_store::{Added, Checkpoint, Codec, Sender, Sent, Stage, Store};
+
+use super::args::DestinationArgs;
+use super::stream::Way;
+use crate::progress::{bar, mebibytes, milliseconds, on};
+
+/// Where checkpoints are written that go into a store: in it, since they are on its file system then.
+pub(super) const STAGING: &str = "staging";
+
+/// Where a checkpoint goes, made sure of before anything is frozen.
+#[derive(Debug)]
+pub enum Destination {
+    /// Into the directory that was given.
+    Directory(PathBuf),
+    /// Into a store, under a name.
+    Store {
+        /// The store.
+        store: Store,
+        /// The checkpoint's name.
+        name: String,
+        /// The directory that it is written into first.
+        staging: PathBuf,
+    },
+    /// Over a stream.
+    Stream {
+        /// The directory that was given.
+        directory: PathBuf,
+        /// How chunks are sent.
+        codec: Codec,
+        /// The connection to the receiver, as long as it holds.
+        sender: RefCell<Option<Sender>>,
+    },
+}
+
+/// What became of a checkpoint that went on.
+#[derive(Debug, Serialize)]
+pub struct Delivered {
+    /// Its name in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// The store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<PathBuf>,
+    /// The receiver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    deliver_ms: f64,
+    #[serde(flatten)]
+    moved: Moved,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Moved {
+    Added(Added),
+    Sent(Sent),
+}
+
+impl Destination {
+    /// Finds out where a checkpoint goes, and that it can go there.
+    ///
+    /// # Errors
+    /// When the key cannot be read, the store cannot be opened or has a checkpoint of that name.
+    pub fn of(args: &DestinationArgs, directory: &Path) -> Result<Self> {
+        if let Some(path) = &args.store {
+            let store = Store::create(path, args.write.codec()?, Trust::of_caller())?;
+            let name = directory.to_string_lossy().into_owned();
+            store.check_free(&name)?;
+            let staging = store.path().join(STAGING).join(format!("{name}-{}", std::process::id()));
+            return Ok(Self::Store { store, name, staging });
+        }
+        let directory = directory.to_owned();
+        match &args.to {
+            None => Ok(Self::Directory(directory)),
+            Some(to) => {
+                let codec = args.write.codec()?;
+                // Before anything is stopped: without a receiver it would have been in vain.
+                let way = Way { address: to, codec: &codec, network: &args.network, quiet: true };
+                let sender = RefCell::new(Some(way.connect()?));
+                Ok(Self::Stream { directory, codec, sender })
+            }
+        }
+    }
+
+    /// The directory that CRIU writes into.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        match self {
+            Self::Directory(directory) | Self::Stream { directory, .. } => directory,
+            Self::Store { staging, .. } => staging,
+        }
+    }
+
+    /// Sends images of processes that still run, each by its path in `directory` and by that which it will have. What cannot be sent now
+    /// is sent with the checkpoint.
+    pub fn send_before(&self, args: &DestinationArgs, directory: &Path, images: &[(String, String)]) {
+        let (Self::Stream { sender, .. }, Some(to)) = (self, &args.to) else { return };
+        if !to.is_answered() {
+            return;
+        }
+        let mut sender = sender.borrow_mut();
+        let Some(connected) = sender.as_mut() else { return };
+        let before = Checkpoint::of_images(directory, images, &|_, _| ());
+        if let Err(error) = before.and_then(|before| connected.send(&before, Stage::Before, &|_, _| ())) {
+            tracing::warn!(target: "checkpoint", %error, "what was copied before is sent with the checkpoint");
+            *sender = None;
+        }
+    }
+
+    /// Has the complete checkpoint, of a process that `stopped` then, go where it is to be.
+    ///
+    /// # Errors
+    /// Why it is not there; it is complete in its directory then, which the error names.
+    pub fn deliver(
+        &self,
+        args: &DestinationArgs,
+        stopped: Instant,
+        quiet: bool,
+    ) -> Result<Option<Delivered>> {
+        let started = Instant::now();
+        let delivered = |moved| Delivered {
+            name: None,
+            store: None,
+            to: args.to.as_ref().map(ToString::to_string),
+            deliver_ms: milliseconds(started),
+            moved,
+        };
+        match self {
+            Self::Directory(_) => Ok(None),
+            Self::Store { store, name, staging } => {
+                let added = add(store, name, staging, quiet).with_context(|| {
+                    format!(
+                        "The checkpoint is complete in {}, and is not in the store: restore it from there, or `stasis store add {} \
+                         {0} {name}`",
+                        staging.display(),
+                        store.path().display()
+                    )
+                })?;
+                remove(staging)?;
+                let (name, store) = (Some(name.clone()), Some(store.path().to_owned()));
+                Ok(Some(Delivered { name, store, ..delivered(Moved::Added(added)) }))
+            }
+            Self::Stream { directory, codec, sender } => {
+                let Some(to) = &args.to else { return Ok(None) };
+                let way = Way { address: to, codec, network: &args.network, quiet };
+                let stage = Stage::Last(Some(stopped));
+                let sent = way.send(directory, &Trust::of_caller(), stage, sender.take());
+                let sent = sent.with_context(|| {
+                    format!(
+                        "The checkpoint is complete in {}, and the receiver did not say that it has it: look there, then `stasis send \
+                         {0} {to}`, or restore it from here",
+                        directory.display()
+                    )
+                })?;
+                if to.is_answered() && !args.keep {
+                    remove(directory)?;
+                }
+                Ok(Some(delivered(Moved::Sent(sent))))
+            }
+        }
+    }
+}
+
+fn add(store: &Store, name: &str, directory: &Path, quiet: bool) -> Result<Added> {
+    let bar = bar(quiet, "cutting the files");
+    let checkpoint = Checkpoint::open(directory, Trust::of_caller(), &on(&bar))?;
+    bar.set_message("keeping new chunks");
+    let added = store.add(name, &checkpoint, &on(&bar));
+    bar.finish_and_clear();
+    Ok(added?)
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    fs::remove_dir_all(directory).with_context(|| {
+        format!("The checkpoint is where it is to be, but {} was not removed", directory.display())
+    })
+}
+
+impl Delivered {
+    /// The same as prose: a line.
+    #[must_use]
+    pub fn prose(&self) -> String {
+        let ms = self.deliver_ms;
+        match (&self.moved, &self.name, &self.store) {
+            (Moved::Added(added), Some(name), Some(store)) => format!(
+                "  kept as {name} in {}: {:.1} of its {:.1} MiB are new there, {ms:.0} ms\n",
+                store.display(),
+                mebibytes(added.new_bytes),
+                mebibytes(added.file_bytes),
+            ),
+            (Moved::Sent(sent), ..) => {
+                let to = self.to.as_deref().unwrap_or_default();
+                format!(
+                    "  sent to {to}: {:.1} of its {:.1} MiB, {ms:.0} ms\n",
+                    mebibytes(sent.sent_bytes),
+                    mebibytes(sent.file_bytes)
+                )
+            }
+            _ => String::new(),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why a checkpoint was not stored, sent or brought back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use stasis::criu::ManifestError;
+use stasis::image::{ImageError, Stopped};
+use thiserror::Error;
+
+/// Why a checkpoint was not stored, sent or brought back.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A file operation failed.
+    #[error("Cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory is not a complete checkpoint, or its files are not as they were written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// An image of a runtime is not as it was written.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The manifest does not list the files.
+    #[error(
+        "The manifest of {} does not list its files (layout {layout}), so that a copy could not be known to be right: \
+         checkpoint again with a `stasis` that is found", directory.display()
+    )]
+    NotListed {
+        /// The checkpoint.
+        directory: PathBuf,
+        /// The layout of its manifest.
+        layout: u32,
+    },
+    /// Bytes are not those that their hash says.
+    #[error("{} is not as it was written: {found} bytes at offset {offset} have another hash", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// How many.
+        found: u64,
+    },
+    /// An object is not what was kept or sent.
+    #[error("The object of chunk {chunk} is damaged: {what}")]
+    Object {
+        /// The first digits of its hash.
+        chunk: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An index is not one, or impossible.
+    #[error("The chunk index is damaged: {what}")]
+    Index {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The key file holds no key.
+    #[error(
+        "{} holds no key: it has to be a file of its owner alone (0600) with 32 bytes or 64 hexadecimal digits, and {what}",
+        path.display()
+    )]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The other side, or the store, has another key, or one where there is none here, or none.
+    #[error("{0}")]
+    OtherKey(&'static str),
+    /// There is no store.
+    #[error("{} is no store: {what}", path.display())]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The name of a checkpoint in a store is none.
+    #[error(
+        "{name:?} cannot be the name of a checkpoint: letters, digits, and . _ - inside, 1 to 128 of them"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// There is a checkpoint of that name.
+    #[error("The store {} has a checkpoint {name:?}: remove it first, or give another name", store.display())]
+    Exists {
+        /// The store.
+        store: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// There is no checkpoint of that name.
+    #[error("The store {} has no checkpoint {name:?}; it has {known}", store.display())]
+    Missing {
+        /// The store.
+        store: PathBuf,
+        /// The name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// The directory for a checkpoint has something in it.
+    #[error("{} is not empty: give a directory that is empty or does not exist", directory.display())]
+    NotEmpty {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// Somebody else makes the same directory.
+    #[error("{} is being written by another process", directory.display())]
+    Busy {
+        /// The directory of what is there already.
+        directory: PathBuf,
+    },
+    /// An address is none.
+    #[error("{address:?} is no address: tcp://HOST:PORT, unix:PATH, or - for the standard streams")]
+    Address {
+        /// The address.
+        address: String,
+    },
+    /// A listener that anybody can reach.
+    #[error(
+        "Whoever reaches {address} could have any program run here: give a key file, which the other side must have, too, or \
+         listen on a loopback address or a Unix socket"
+    )]
+    Open {
+        /// The address.
+        address: String,
+    },
+    /// The other side speaks of something else.
+    #[error("The stream is not as it should be: {what}")]
+    Stream {
+        /// What is wrong.
+        what: String,
+    },
+    /// The stream ended, or could not be written.
+    #[error("The connection broke: {act}")]
+    Broken {
+        /// What was waited for.
+        act: &'static str,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The work was stopped.
+    #[error("The checkpoint was not moved: {0}")]
+    Stopped(#[from] Stopped),
+}
+
+/// The error of a file operation.
+pub(crate) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Io { act, path: path.into(), source }
+}
+
+/// The same of a call of nix.
+pub(crate) fn refused(act: &'static str, path: &Path) -> impl FnOnce(nix::errno::Errno) -> StoreError {
+    move |errno| StoreError::Io { act, path: path.into(), source: errno.into() }
+}
