@@ -11,17 +11,18 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 
 use crate::freeze::RestoreArgs;
-use crate::{loopback, output};
+use crate::{loopback, output, transfer};
 
 /// Runs this command again as the first process of new namespaces. Returns only if that fails.
 pub fn enter(args: &RestoreArgs) -> Result<()> {
     let own = std::env::current_exe().context("Cannot find this program's own path")?;
-    let error = Command::new("unshare")
-        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--"])
-        .arg(own)
-        .args(args.words(args.place()))
-        .exec();
-    Err(error).context("Cannot start unshare (util-linux) for new namespaces")
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--"]);
+    command.arg(own).args(std::env::args_os().skip(1));
+    if let Some(obtained) = &args.obtained {
+        transfer::hand_on_all(&mut command, obtained);
+    }
+    Err(command.exec()).context("Cannot start unshare (util-linux) for new namespaces")
 }
 
 /// Makes the new namespaces fit to restore in.

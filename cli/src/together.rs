@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use stasis::criu::{Manifest, OpenDirectory, SessionIndex};
 
-use crate::freeze::{DISCARD, RestoreArgs};
+use crate::freeze::RestoreArgs;
 use crate::progress::milliseconds;
-use crate::{beside, foreign, output};
+use crate::{beside, foreign, output, transfer};
 
 /// The session that a directory is of, if it is of one.
 ///
@@ -91,8 +91,9 @@ fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) -> Result<V
 fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
     let own = std::env::current_exe().context("Cannot find this program's own path")?;
     let mut command = Command::new(own);
-    let mut words = args.words(directory).into_iter().filter(|word| word != DISCARD);
+    let mut words = std::env::args_os().skip(1);
     command.args(words.next()).arg("--join");
+    transfer::hand_on(&mut command, directory);
     if !args.json {
         command.arg("--json");
     }

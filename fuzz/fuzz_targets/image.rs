@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use stasis::checkpoint::Metadata;
-use stasis::image::Image;
+use stasis::image::{Image, own_chunks};
 
 fuzz_target!(|bytes: &[u8]| {
     let path = std::env::temp_dir().join(format!("stasis-fuzz-{}.img", std::process::id()));
@@ -13,5 +13,15 @@ fuzz_target!(|bytes: &[u8]| {
     {
         let _ = image.verify();
         let _ = image.metadata::<Metadata>();
+    }
+    if let Ok(file) = std::fs::File::open(&path)
+        && let Ok(chunks) = own_chunks(&file, &path)
+    {
+        let length = bytes.len() as u64;
+        let mut end = 0;
+        for chunk in chunks {
+            assert!(chunk.file_offset >= end && chunk.file_offset + chunk.length <= length);
+            end = chunk.file_offset + chunk.length;
+        }
     }
 });

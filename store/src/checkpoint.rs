@@ -109,6 +109,9 @@ impl Checkpoint {
         let open = |n: usize| Ok(opened.file(&paths[n])?);
         let cuts = cut::all(&found.sources, open, progress)?;
         let (index, places) = assemble(found.directories, found.paths, &found.sources, &cuts);
+        // Now, while nothing depends on it.
+        let index = index.checked()?;
+        index.encode()?;
         Ok(Self { opened, index, paths, places })
     }
 
@@ -232,7 +235,7 @@ fn assemble(
                 (None, Some(Part::Zeros { zeros })) => *zeros += cut.bytes,
                 (None, _) => parts.push(Part::Zeros { zeros: cut.bytes }),
                 (Some(hash), _) => {
-                    let number = *numbers.entry(hash).or_insert_with(|| {
+                    let number = *numbers.entry((hash, cut.bytes)).or_insert_with(|| {
                         index.chunks.push(ChunkName { hash, bytes: cut.bytes });
                         places.push((n, cut.offset));
                         index.chunks.len() - 1

@@ -32,7 +32,7 @@ pub enum StoreError {
     /// The manifest does not list the files.
     #[error(
         "The manifest of {} does not list its files (layout {layout}), so that a copy could not be known to be right: \
-         checkpoint again with a `stasis` that is found", directory.display()
+         checkpoint again by `stasis checkpoint`", directory.display()
     )]
     NotListed {
         /// The checkpoint.
@@ -61,6 +61,34 @@ pub enum StoreError {
     /// An index is not one, or impossible.
     #[error("The chunk index is damaged: {what}")]
     Index {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The checkpoint is larger than an index can say.
+    #[error(
+        "The checkpoint has {bytes} bytes, for which its index has {index}, more than are read: keep its directory as it is"
+    )]
+    TooLarge {
+        /// Bytes of its files.
+        bytes: u64,
+        /// Bytes of the index.
+        index: u64,
+    },
+    /// The disk is too small.
+    #[error("{} needs {wanted} bytes, and {free} are free there", directory.display())]
+    NoRoom {
+        /// Where the checkpoint was to go.
+        directory: PathBuf,
+        /// What it needs.
+        wanted: u64,
+        /// What there is.
+        free: u64,
+    },
+    /// The directory beside the checkpoint's is somebody else's.
+    #[error("{} is not what an attempt to receive or fetch has left ({what}): move it away, or give another directory", directory.display())]
+    NotPartial {
+        /// The directory.
+        directory: PathBuf,
         /// What is wrong with it.
         what: String,
     },
@@ -130,10 +158,10 @@ pub enum StoreError {
         /// The address.
         address: String,
     },
-    /// A listener that anybody can reach.
+    /// An address that anybody can reach.
     #[error(
-        "Whoever reaches {address} could have any program run here: give a key file, which the other side must have, too, or \
-         listen on a loopback address or a Unix socket"
+        "{address} is open to all who can reach it, who could read the process or have any program run: give both sides the same \
+         --key-file, use a Unix socket, or say --trust-network"
     )]
     Open {
         /// The address.

@@ -19,7 +19,9 @@ const VERSION: u32 = 1;
 /// Most directories on the way to a file: those of the tree, of the runtime, of CRIU's images.
 const MAX_DEPTH: usize = 4;
 /// Most directories and files.
-const MAX_NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 20;
+/// Most parts of all files, and most chunks.
+const MAX_PARTS: usize = 1 << 23;
 
 /// A chunk: the BLAKE3 of its bytes, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,15 +99,11 @@ impl ChunkIndex {
     /// Its text.
     ///
     /// # Errors
-    /// [`StoreError::Index`] when it is longer than what is read.
+    /// [`StoreError::TooLarge`] when it is longer than what is read.
     pub fn encode(&self) -> Result<Vec<u8>, StoreError> {
-        let bad = |what: String| StoreError::Index { what };
-        let text = serde_json::to_vec(self).map_err(|error| bad(error.to_string()))?;
+        let text = serde_json::to_vec(self).map_err(|error| StoreError::Index { what: error.to_string() })?;
         match text.len() as u64 > MAX_INDEX_BYTES {
-            true => Err(bad(format!(
-                "it has {} bytes, more than the {MAX_INDEX_BYTES} that are read",
-                text.len()
-            ))),
+            true => Err(StoreError::TooLarge { bytes: self.file_bytes(), index: text.len() as u64 }),
             false => Ok(text),
         }
     }
@@ -115,10 +113,25 @@ impl ChunkIndex {
     /// # Errors
     /// [`StoreError::Index`], saying what is wrong.
     pub fn parse(text: &[u8]) -> Result<Self, StoreError> {
-        let index: Self =
-            serde_json::from_slice(text).map_err(|error| StoreError::Index { what: error.to_string() })?;
-        index.check().map_err(|what| StoreError::Index { what })?;
-        Ok(index)
+        let bad = |what| StoreError::Index { what };
+        // Each value but the first has one before it: so much memory is used for them at most.
+        let commas = text.iter().filter(|byte| **byte == b',').count();
+        if commas > 3 * MAX_PARTS {
+            return Err(bad(format!("it has more than {MAX_PARTS} parts")));
+        }
+        let index: Self = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+        index.checked()
+    }
+
+    /// It, if a reader takes it.
+    ///
+    /// # Errors
+    /// [`StoreError::Index`].
+    pub(crate) fn checked(self) -> Result<Self, StoreError> {
+        match self.check() {
+            Ok(()) => Ok(self),
+            Err(what) => Err(StoreError::Index { what }),
+        }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -130,6 +143,10 @@ impl ChunkIndex {
         }
         if self.directories.len() + self.files.len() > MAX_NAMES {
             return Err(format!("it has more than {MAX_NAMES} files"));
+        }
+        let parts: usize = self.files.iter().map(|file| file.parts.len()).sum();
+        if parts.max(self.chunks.len()) > MAX_PARTS {
+            return Err(format!("it has more than {MAX_PARTS} parts"));
         }
         let mut directories = BTreeSet::from([""]);
         let mut names = BTreeSet::new();
@@ -193,6 +210,14 @@ impl ChunkIndex {
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&str, bool)> {
         let directories = self.directories.iter().map(|path| (path.as_str(), true));
         directories.chain(self.files.iter().map(|file| (file.path.as_str(), false)))
+    }
+
+    /// Bytes of all files that are no zeros: so much of a disk they need.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let parts = self.files.iter().flat_map(|file| &file.parts);
+        parts
+            .map(|part| if let Part::Chunk(chunk) = *part { self.chunks[chunk as usize].bytes } else { 0 })
+            .sum()
     }
 
     /// Bytes of all files.

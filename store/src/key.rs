@@ -84,9 +84,10 @@ impl Key {
         Ok(Self::new(hash.as_bytes()))
     }
 
-    /// What an object of a chunk is called, so that its name does not tell the chunk's hash.
-    pub(crate) fn name(&self, hash: &[u8; 32]) -> [u8; 32] {
-        *blake3::keyed_hash(&self.names, hash).as_bytes()
+    /// What an object is called, so that its name does not tell the hash of its bytes. Objects of other kinds have other names.
+    pub(crate) fn name(&self, kind: u8, hash: &[u8; 32]) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.names);
+        *hasher.update(&[kind]).update(hash).finalize().as_bytes()
     }
 
     /// What proves that somebody with the key has `said` it.
@@ -141,7 +142,8 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(key.open(&changed, b"context").is_none(), "bit {bit}");
         }
-        assert_ne!(key.name(&[1; 32]), other.name(&[1; 32]));
+        assert_ne!(key.name(0, &[1; 32]), other.name(0, &[1; 32]));
+        assert_ne!(key.name(0, &[1; 32]), key.name(1, &[1; 32]));
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub use self::error::StoreError;
 pub use self::index::{ChunkIndex, ChunkName, IndexedFile, MAX_CHUNK_BYTES, Part};
 pub use self::key::Key;
 pub use self::object::{Codec, Compression};
-pub use self::store::{Added, Collected, Kept, Store};
-pub use self::stream::{Address, Channel, Listener, Received, Receiver, Sender, Sent, Stage};
+pub use self::store::{Added, Collected, Kept, Staging, StagingKind, Store};
+pub use self::stream::{Address, Channel, Connection, Listener, Received, Receiver, Sender, Sent, Stage};
 
 /// Hears of bytes that are done, of the bytes that there are in all.
 pub type Progress<'p> = &'p (dyn Fn(u64, u64) + Sync);

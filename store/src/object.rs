@@ -5,7 +5,8 @@
 //! 0  u8   bits 0-3: 0 as it is, 1 lz4 block, 2 zstd frame; bit 7: sealed
 //! 1  ...  the bytes; sealed: 24 bytes of nonce, the bytes, 16 bytes of tag
 //! ```
-//! The context of a seal is the first byte, the name and the length of the chunk.
+//! The context of a seal is the first byte, the kind (0 a chunk, 1 an index), the object's name, the length of its bytes, and of an index
+//! the checkpoint's name in the store.
 //!
 //! INVARIANT: what is decoded has the hash that it is to have, and no more memory is used for it than its length.
 
@@ -44,10 +45,35 @@ fn method(compression: Compression) -> u8 {
     }
 }
 
-/// How objects are made of chunks, and chunks of objects.
+/// What an object is made of: one of a kind is never taken for one of the other, whoever moves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind<'k> {
+    /// A chunk of a checkpoint.
+    Chunk,
+    /// The index of the checkpoint that has this name in a store; without a name, of one that is sent.
+    Index(&'k str),
+}
+
+impl Kind<'_> {
+    fn number(self) -> u8 {
+        match self {
+            Self::Chunk => 0,
+            Self::Index(_) => 1,
+        }
+    }
+
+    fn checkpoint(&self) -> &str {
+        match self {
+            Self::Chunk => "",
+            Self::Index(name) => name,
+        }
+    }
+}
+
+/// How objects are made of bytes, and bytes of objects.
 #[derive(Clone, Debug, Default)]
 pub struct Codec {
-    /// How chunks are compressed; what is read may be compressed in any way.
+    /// How bytes are compressed; what is read may be compressed in any way.
     pub compression: Compression,
     /// With what they are sealed, and have to be.
     pub key: Option<Key>,
@@ -56,7 +82,12 @@ pub struct Codec {
 impl Codec {
     /// The name of the object of a chunk with this hash.
     pub(crate) fn name(&self, hash: &[u8; 32]) -> [u8; 32] {
-        self.key.as_ref().map_or(*hash, |key| key.name(hash))
+        self.name_of(Kind::Chunk, hash)
+    }
+
+    /// The name of the object of bytes with this hash.
+    pub(crate) fn name_of(&self, kind: Kind<'_>, hash: &[u8; 32]) -> [u8; 32] {
+        self.key.as_ref().map_or(*hash, |key| key.name(kind.number(), hash))
     }
 
     /// Most bytes of the object of so many.
@@ -64,8 +95,8 @@ impl Codec {
         1 + bytes + SEAL_BYTES as u64
     }
 
-    /// The object of `bytes`, whose name is `chunk`.
-    pub(crate) fn encode(&self, chunk: &ChunkName, bytes: &[u8]) -> Vec<u8> {
+    /// The object of `bytes`, which `chunk` names.
+    pub(crate) fn encode(&self, kind: Kind<'_>, chunk: &ChunkName, bytes: &[u8]) -> Vec<u8> {
         let compressed = match self.compression {
             Compression::None => None,
             Compression::Lz4 => Some(lz4_flex::block::compress(bytes)),
@@ -84,8 +115,8 @@ impl Codec {
             Some(key) => {
                 let first = first | SEALED;
                 object.push(first);
-                let context = context(first, &self.name(&chunk.hash), chunk.bytes);
-                object.extend(key.seal(payload, &context));
+                let name = self.name_of(kind, &chunk.hash);
+                object.extend(key.seal(payload, &context(first, kind, &name, chunk.bytes)));
             }
         }
         object
@@ -97,15 +128,16 @@ impl Codec {
     /// [`StoreError::Object`] when they are not those, [`StoreError::OtherKey`] when they are sealed and there is no key
     /// here, or the other way round.
     pub(crate) fn decode(&self, chunk: &ChunkName, object: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.decode_named(&self.name(&chunk.hash), chunk.bytes, object)
+        self.decode_named(Kind::Chunk, &self.name(&chunk.hash), chunk.bytes, object)
     }
 
-    /// The bytes of a chunk of which only the object's name and the length are known.
+    /// The bytes of an object of which the name and their length are known.
     ///
     /// # Errors
     /// As for [`Codec::decode`].
     pub(crate) fn decode_named(
         &self,
+        kind: Kind<'_>,
         name: &[u8; 32],
         length: u64,
         object: &[u8],
@@ -115,7 +147,7 @@ impl Codec {
         let opened = match (&self.key, first & SEALED) {
             (None, 0) => None,
             (Some(key), SEALED) => {
-                let opened = key.open(payload, &context(first, name, length));
+                let opened = key.open(payload, &context(first, kind, name, length));
                 Some(opened.ok_or_else(|| bad("it was not sealed with this key, or was changed"))?)
             }
             (None, _) => return Err(StoreError::OtherKey("The objects are sealed: give the key file")),
@@ -126,26 +158,27 @@ impl Codec {
             }
         };
         let payload = opened.as_deref().unwrap_or(payload);
-        let length = usize::try_from(length).map_err(|_| bad("it is too long"))?;
+        let size = usize::try_from(length).map_err(|_| bad("it is too long"))?;
         let bytes = match first & !SEALED {
             0 => payload.to_vec(),
-            1 => lz4_flex::block::decompress(payload, length)
+            1 => lz4_flex::block::decompress(payload, size)
                 .map_err(|_| bad("it is no LZ4 block of its length"))?,
-            2 => zstd::bulk::decompress(payload, length)
-                .map_err(|_| bad("it is no zstd frame of its length"))?,
+            2 => {
+                zstd::bulk::decompress(payload, size).map_err(|_| bad("it is no zstd frame of its length"))?
+            }
             _ => return Err(bad("it is compressed in an unknown way")),
         };
         let found = ChunkName::of(&bytes);
-        match found.bytes == length as u64 && self.name(&found.hash) == *name {
+        match found.bytes == length && self.name_of(kind, &found.hash) == *name {
             true => Ok(bytes),
             false => Err(bad("its bytes have another hash")),
         }
     }
 }
 
-/// What a sealed object is sealed for.
-fn context(first: u8, name: &[u8; 32], bytes: u64) -> Vec<u8> {
-    [&[first][..], name, &bytes.to_le_bytes()].concat()
+/// What an object is sealed for: nothing else is read from it.
+fn context(first: u8, kind: Kind<'_>, name: &[u8; 32], bytes: u64) -> Vec<u8> {
+    [&[first, kind.number()][..], name, &bytes.to_le_bytes(), kind.checkpoint().as_bytes()].concat()
 }
 
 /// The first digits of a name, for errors.
@@ -174,7 +207,7 @@ mod tests {
         let text = b"the same words, the same words, the same words, again the same words".repeat(3);
         for (bytes, codec) in [text, noise(100), vec![9]].iter().flat_map(|b| codecs().map(move |c| (b, c))) {
             let chunk = ChunkName::of(bytes);
-            let object = codec.encode(&chunk, bytes);
+            let object = codec.encode(Kind::Chunk, &chunk, bytes);
             assert_eq!(codec.decode(&chunk, &object).unwrap(), *bytes);
             assert!(object.len() as u64 <= Codec::most(bytes.len() as u64));
             for bit in 0..object.len() * 8 {
@@ -199,8 +232,8 @@ mod tests {
         for compression in [Compression::Lz4, Compression::Zstd] {
             let codec = Codec { compression, key: None };
             let (same, noise) = (vec![5; 4096], noise(4096));
-            assert!(codec.encode(&ChunkName::of(&same), &same).len() < 100);
-            let object = codec.encode(&ChunkName::of(&noise), &noise);
+            assert!(codec.encode(Kind::Chunk, &ChunkName::of(&same), &same).len() < 100);
+            let object = codec.encode(Kind::Chunk, &ChunkName::of(&noise), &noise);
             assert_eq!((object[0], &object[1..]), (0, &noise[..]));
         }
     }
@@ -209,7 +242,8 @@ mod tests {
     fn key_is_wanted_where_objects_are_sealed_and_only_there() {
         let chunk = ChunkName::of(b"bytes");
         let (plain, sealed) = (Codec::default(), Codec { key: Some(Key::new(&[1; 32])), ..Codec::default() });
-        let objects = [plain.encode(&chunk, b"bytes"), sealed.encode(&chunk, b"bytes")];
+        let objects =
+            [plain.encode(Kind::Chunk, &chunk, b"bytes"), sealed.encode(Kind::Chunk, &chunk, b"bytes")];
         assert!(matches!(plain.decode(&chunk, &objects[1]), Err(StoreError::OtherKey(_))));
         assert!(matches!(sealed.decode(&chunk, &objects[0]), Err(StoreError::OtherKey(_))));
         assert_ne!(sealed.name(&chunk.hash), chunk.hash);
@@ -220,8 +254,20 @@ mod tests {
         let (bytes, chunk) = (vec![0; 1 << 20], ChunkName { bytes: 100, ..ChunkName::of(&[0; 100]) });
         for compression in [Compression::Lz4, Compression::Zstd] {
             let codec = Codec { compression, key: None };
-            let object = codec.encode(&ChunkName::of(&bytes), &bytes);
+            let object = codec.encode(Kind::Chunk, &ChunkName::of(&bytes), &bytes);
             assert!(matches!(codec.decode(&chunk, &object), Err(StoreError::Object { .. })));
         }
+    }
+
+    #[test]
+    fn object_of_one_kind_or_checkpoint_is_not_taken_for_another() {
+        let codec = Codec { key: Some(Key::new(&[1; 32])), ..Codec::default() };
+        let (bytes, chunk) = (b"{}", ChunkName::of(b"{}"));
+        let object = codec.encode(Kind::Index("web-1"), &chunk, bytes);
+        let name = codec.name_of(Kind::Index("web-1"), &chunk.hash);
+        let read = |kind, name| codec.decode_named(kind, name, 2, &object);
+        assert_eq!(read(Kind::Index("web-1"), &name).unwrap(), bytes);
+        assert!(read(Kind::Index("web-2"), &name).is_err() && read(Kind::Chunk, &name).is_err());
+        assert!(read(Kind::Chunk, &codec.name(&chunk.hash)).is_err());
     }
 }

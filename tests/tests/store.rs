@@ -96,8 +96,12 @@ fn damaged_store_brings_nothing_back_and_a_mended_one_does() {
     let store = worker.path("store");
     let taken = freeze(&mut worker, &store, "it", &[]);
     assert!(number(&taken["delivered"], "new_chunks") > 0);
-    let again = refused(&stasis(&["checkpoint", "1", "it", "--store", text(&store)], &criu()));
-    assert!(again.contains("Process 1") || again.contains("has a checkpoint"), "{again}");
+    let other = Worker::start(&[]);
+    let pid = other.pid().to_string();
+    let again = refused(&stasis(&["checkpoint", &pid, "it", "--store", text(&store)], &criu()));
+    assert!(again.contains("has a checkpoint \"it\""), "{again}");
+    other.wait_rounds(1);
+    other.finish();
     let shelves = fs::read_dir(store.join("chunks")).unwrap();
     let objects: Vec<PathBuf> = shelves
         .flat_map(|shelf| fs::read_dir(shelf.unwrap().path()).unwrap())
@@ -173,7 +177,7 @@ fn process_is_not_stopped_before_there_is_a_receiver() {
     let worker = Worker::start(&[]);
     let (from, pid) = (worker.path("from"), worker.pid().to_string());
     let address = format!("unix:{}", text(&worker.path("nobody")));
-    for (address, reason) in [("tcp://127.0.0.1:9", "key file"), (&*address, "no receiver was reached")] {
+    for (address, reason) in [("tcp://127.0.0.1:9", "--key-file"), (&*address, "no receiver was reached")] {
         let said =
             refused(&stasis(&["checkpoint", &pid, text(&from), "--to", address, "--wait-ms", "1"], &criu()));
         assert!(said.contains(reason), "{said}");
@@ -192,11 +196,15 @@ fn process_whose_receiver_goes_away_is_complete_where_it_was() {
     let said = thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut greeting = [0; 16 + 32];
+            let mut alive = [0];
+            // A greeting, and zeros for the proof, since there is no key.
+            let mut greeting = [0; 16 + 32 + 32];
             greeting[..9].copy_from_slice(b"STASISSR\x01");
             stream.write_all(&greeting).unwrap();
-            // The greeting and the index's first bytes.
-            stream.read_exact(&mut [0; 17]).unwrap();
+            stream.read_exact(&mut [0; 16 + 32 + 32]).unwrap();
+            // Accepted; then the index's first byte comes.
+            stream.write_all(&[7]).unwrap();
+            while stream.read_exact(&mut alive).is_ok() && alive == [7] {}
             fs::remove_file(&socket).unwrap();
         });
         let arguments = ["checkpoint", &pid, text(&from), "--to", &address, "--wait-ms", "1"];
@@ -225,6 +233,53 @@ fn copies_from_a_store_run_beside_their_original() {
     worker.finish();
     assert!(said.any(|end| end.starts_with("The copy ended")));
     assert!(copy.wait().unwrap().success());
+}
+
+#[test]
+fn session_of_two_trees_goes_through_a_store_and_over_a_stream() {
+    let (mut one, mut other) = (Worker::start(&[]), Worker::start(&[]));
+    let (store, pids) = (one.path("store"), [one.pid().to_string(), other.pid().to_string()]);
+    let freeze = ["checkpoint", "--json", &pids[0], "--session", &pids[1], "both", "--store", text(&store)];
+    run(&freeze);
+    [&mut one, &mut other].into_iter().for_each(Worker::bury);
+    run(&["restore", "--json", "--store", text(&store), "both"]);
+    assert!(is_empty(&store.join("staging")));
+    [&one, &other].into_iter().for_each(|worker| worker.wait_rounds(1));
+    let (from, to) = (one.path("from"), one.path("to"));
+    let address = format!("unix:{}", text(&one.path("socket")));
+    let receiving = started(&["restore", "--json", "--from", &address, text(&to)]);
+    let more = [
+        "checkpoint",
+        "--json",
+        "--pre-copy",
+        &pids[0],
+        "--session",
+        &pids[1],
+        text(&from),
+        "--to",
+        &address,
+    ];
+    run(&more);
+    succeeded(&receiving.wait_with_output().unwrap());
+    assert!(!from.exists());
+    for worker in [one, other] {
+        worker.wait_rounds(1);
+        worker.finish();
+    }
+}
+
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let worker = Worker::start(&[]);
+    let (key, pid, from) = (key(&worker.path("")), worker.pid().to_string(), worker.path("from"));
+    for more in [&["--key-file", text(&key)][..], &["--compress", "zstd"], &["--trust-network"]] {
+        let said = refused(&stasis(&[&["checkpoint", &pid, text(&from)], more].concat(), &criu()));
+        assert!(said.contains("--store and --to"), "{said}");
+    }
+    let said = refused(&stasis(&["restore", text(&from), "--key-file", text(&key)], &criu()));
+    assert!(said.contains("--store and --from"), "{said}");
+    assert!(!from.exists());
+    worker.finish();
 }
 
 #[test]
@@ -285,10 +340,9 @@ fn store_is_whole_wherever_an_addition_or_a_collection_is_killed() {
         if !store.exists() {
             return;
         }
-        if !store.join("stasis-store.json").exists() {
-            fs::remove_dir_all(&store).unwrap();
-        }
-        if run(&["store", "list", text(&store), "--json"])["checkpoints"].as_array().unwrap().is_empty() {
+        let is_there = store.join("checkpoints/it").exists();
+        assert!(store.join("stasis-store.json").exists() || !is_there);
+        if !is_there {
             run(&add);
         }
         let verified = run(&["store", "verify", text(&store), "--json"]);

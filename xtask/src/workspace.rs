@@ -199,7 +199,8 @@ const OTHER_KERNELS: [&str; 2] = ["6.12", "fixed"];
 
 /// The tests that are run under them: what depends on how kernels treat faults, checkpoints and restored processes, and a
 /// few of everything that a process does with its device. Those that step through kills or take whole trees are left out.
-const WHERE_KERNELS_DIFFER: &str = "package(stasis-tests) & test(/^(faults|preempt|in_place|self_checkpoint|share|device)::/)";
+const WHERE_KERNELS_DIFFER: &str =
+    "package(stasis-tests) & test(/^(faults|preempt|in_place|self_checkpoint|share|device)::/)";
 
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
 /// the output.

@@ -95,8 +95,8 @@ pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
         }
     })?;
     outcome.checkpoint_ms = milliseconds(started);
-    let prose = outcome.prose(&directory, args.timings);
-    outcome.delivered = destination.deliver(&args.destination, stopped, args.json)?;
+    let prose = outcome.prose(&destination.place(&args.destination, &directory), args.timings);
+    outcome.delivered = destination.deliver(&args.destination, &directory, stopped, args.json)?;
     let text = match args.json {
         true => serde_json::to_string(&outcome)? + "\n",
         false => prose + &outcome.delivered.as_ref().map(Delivered::prose).unwrap_or_default(),

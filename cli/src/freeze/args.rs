@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `stasis checkpoint` and `stasis restore` are told.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use stasis::checkpoint::{Admission, Lazy, OnStranded, Place};
 use stasis::criu::{CriuOptions, NetworkLock, Trust, has_terminal};
@@ -110,8 +109,6 @@ pub struct CriuArgs {
     pub(crate) unprivileged: bool,
 }
 
-/// The hidden option that has what was fetched removed.
-pub const DISCARD: &str = "--discard";
 /// What CRIU has to move at least in a second, bytes, before a deadline that nobody gave ends it.
 const RATE: u64 = 10 << 20;
 
@@ -192,9 +189,6 @@ pub struct RestoreArgs {
     /// What was fetched or received.
     #[arg(skip)]
     pub(crate) obtained: Option<Obtained>,
-    /// Remove DIRECTORY when the restore has come to its end.
-    #[arg(long, hide = true)]
-    pub(crate) discard: bool,
     /// In pid and network namespaces of its own, beside a process that has its pid. The command stays as their init,
     /// and ends with the process and its exit status.
     #[arg(long)]
@@ -253,41 +247,15 @@ impl RestoreArgs {
     /// Fetches or receives the checkpoint, if that is where it comes from.
     pub(crate) fn obtain(&mut self) -> Result<()> {
         self.obtained = transfer::obtain(&self.source, &self.directory, self.trust(), self.json)?;
-        self.discard |= self.obtained.as_ref().is_some_and(|obtained| obtained.is_staged);
         Ok(())
     }
 
-    /// The words of this command, for one that restores from `directory`.
-    pub(crate) fn words(&self, directory: &Path) -> Vec<OsString> {
-        let words = std::env::args_os().skip(1).collect();
-        let mut words = match self.obtained.is_some() {
-            true => transfer::without_source(words),
-            false => words,
-        };
-        for word in &mut words {
-            if *word == self.directory.as_os_str() {
-                *word = directory.as_os_str().to_owned();
-            }
-        }
-        if self.discard && !words.iter().any(|word| word == DISCARD) {
-            words.push(DISCARD.into());
-        }
-        words
-    }
-
-    /// Removes what was fetched for a restore that went well: who is lazy has the files open.
+    /// Hands the result of the restore on, after which what was fetched for it is not needed.
     pub(crate) fn finish<T>(&self, restored: Result<T>) -> Result<T> {
-        if !self.discard {
-            return restored;
+        match &self.obtained {
+            Some(obtained) => obtained.finish(restored),
+            None => restored,
         }
-        let place = self.place();
-        let restored = restored.with_context(|| {
-            format!("What was fetched stays in {}, for another attempt or to be removed", place.display())
-        })?;
-        if let Err(error) = std::fs::remove_dir_all(place) {
-            tracing::warn!(target: "restore", path = %place.display(), %error, "what was fetched stays");
-        }
-        Ok(restored)
     }
 
     /// The checkpoint's directory.

@@ -73,9 +73,9 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
     };
     let prose = match args.no_dump {
         true => what_is_left(&party, &directory, args.lease_ms, criu.program()),
-        false => outcome.prose(&party, &directory, args.timings),
+        false => outcome.prose(&party, &destination.place(&args.destination, &directory), args.timings),
     };
-    outcome.delivered = destination.deliver(&args.destination, stopped, args.json)?;
+    outcome.delivered = destination.deliver(&args.destination, &directory, stopped, args.json)?;
     let text = match args.json {
         true => serde_json::to_string(&outcome)? + "\n",
         false => prose + &outcome.delivered.as_ref().map(Delivered::prose).unwrap_or_default(),
@@ -142,7 +142,7 @@ fn freeze(
     let before = before.transpose()?;
     if let Some(before) = &before {
         bar.set_message("sending what was copied");
-        destination.send_before(&args.destination, directory, &before.images(party));
+        destination.send_before(&args.destination, directory, &before.images(party))?;
         look_again(args, party, criu)?;
     }
     bar.set_message("stopping the queues and writing the buffers");

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use stasis_store::{Address, Codec, Compression, Key};
 
@@ -49,6 +49,19 @@ pub struct WriteArgs {
 }
 
 impl WriteArgs {
+    /// The options, for a command that is to do the same again.
+    pub(super) fn again(&self) -> String {
+        match &self.key.key_file {
+            Some(file) => format!(" --key-file {}", file.display()),
+            None => String::new(),
+        }
+    }
+
+    /// Whether anything else than plain bytes was asked for.
+    fn is_given(&self) -> bool {
+        self.compress != Compress::None || self.key.key_file.is_some()
+    }
+
     /// The codec of somebody who writes.
     pub fn codec(&self) -> Result<Codec> {
         let compression = match self.compress {
@@ -68,7 +81,7 @@ pub struct DestinationArgs {
     #[arg(long, value_name = "STORE", conflicts_with_all = ["to", "no_dump"])]
     pub(super) store: Option<PathBuf>,
     /// Send the checkpoint to a `stasis receive` or `stasis restore --from`: tcp://HOST:PORT, unix:PATH, or - for the standard
-    /// output. When the receiver has it all DIRECTORY is removed; of a standard output that is not known, and it stays.
+    /// output. DIRECTORY is removed when the receiver has said that it has all of it; a reader of the standard output says nothing, and DIRECTORY stays.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "no_dump")]
     pub(super) to: Option<Address>,
     /// Do not remove DIRECTORY when the receiver has all of it.
@@ -81,7 +94,16 @@ pub struct DestinationArgs {
 }
 
 impl DestinationArgs {
-    /// Whether the standard output carries the checkpoint.
+    /// Makes sure that nobody believes in vain that something is sealed or compressed.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_used = self.store.is_some() || self.to.is_some();
+        ensure!(
+            is_used || !self.write.is_given() && !self.network.trust_network,
+            "--key-file, --compress and --trust-network are for --store and --to: without these, DIRECTORY has plain files"
+        );
+        Ok(())
+    }
+
     fn is_standard(&self) -> bool {
         self.to == Some(Address::Standard)
     }
@@ -101,13 +123,25 @@ pub struct SourceArgs {
     /// Take the checkpoint out of this store, by the name that is given in place of DIRECTORY.
     #[arg(long, value_name = "STORE", conflicts_with = "from")]
     pub(super) store: Option<PathBuf>,
-    /// Receive the checkpoint into DIRECTORY first: listen at tcp://HOST:PORT or unix:PATH, or read - , the standard input.
+    /// Receive the checkpoint into DIRECTORY first: listen at tcp://HOST:PORT or unix:PATH; with - the standard input is read.
     #[arg(long, value_name = "ADDRESS")]
     pub(super) from: Option<Address>,
     #[command(flatten)]
     pub(super) key: KeyArgs,
     #[command(flatten)]
     pub(super) network: NetworkArgs,
+}
+
+impl SourceArgs {
+    /// Makes sure that a key is used for something.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_used = self.store.is_some() || self.from.is_some();
+        ensure!(
+            is_used || self.key.key_file.is_none() && !self.network.trust_network,
+            "--key-file and --trust-network are for --store and --from: without these, DIRECTORY has plain files"
+        );
+        Ok(())
+    }
 }
 
 /// Who can be at the other end.

@@ -4,7 +4,7 @@
 //! INVARIANT: the directory that CRIU wrote is removed when the checkpoint is complete in the store, or the receiver has said
 //! that it has it all; until then it is a checkpoint like any other, and errors name it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,17 +12,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use stasis::criu::Trust;
-use stasis_store::{Added, Checkpoint, Codec, Sender, Sent, Stage, Store};
+use stasis_store::{Added, Checkpoint, Codec, Sender, Sent, Stage, Staging, StagingKind, Store, StoreError};
 
 use super::args::DestinationArgs;
 use super::stream::Way;
 use crate::progress::{bar, mebibytes, milliseconds, on};
 
-/// Where checkpoints are written that go into a store: in it, since they are on its file system then.
-pub(super) const STAGING: &str = "staging";
-
 /// Where a checkpoint goes, made sure of before anything is frozen.
-#[derive(Debug)]
 pub enum Destination {
     /// Into the directory that was given.
     Directory(PathBuf),
@@ -32,8 +28,10 @@ pub enum Destination {
         store: Store,
         /// The checkpoint's name.
         name: String,
-        /// The directory that it is written into first.
-        staging: PathBuf,
+        /// Where it is written first: on the store's file system.
+        staging: Cell<Option<Staging>>,
+        /// The directory there.
+        directory: PathBuf,
     },
     /// Over a stream.
     Stream {
@@ -80,9 +78,11 @@ impl Destination {
             let store = Store::create(path, args.write.codec()?, Trust::of_caller())?;
             let name = directory.to_string_lossy().into_owned();
             store.check_free(&name)?;
-            let staging = store.path().join(STAGING).join(format!("{name}-{}", std::process::id()));
-            return Ok(Self::Store { store, name, staging });
+            let staging = store.stage(StagingKind::In)?;
+            let directory = staging.checkpoint();
+            return Ok(Self::Store { store, name, staging: Cell::new(Some(staging)), directory });
         }
+        args.check()?;
         let directory = directory.to_owned();
         match &args.to {
             None => Ok(Self::Directory(directory)),
@@ -100,24 +100,48 @@ impl Destination {
     #[must_use]
     pub fn directory(&self) -> &Path {
         match self {
-            Self::Directory(directory) | Self::Stream { directory, .. } => directory,
-            Self::Store { staging, .. } => staging,
+            Self::Directory(directory) | Self::Stream { directory, .. } | Self::Store { directory, .. } => {
+                directory
+            }
+        }
+    }
+
+    /// Where the checkpoint, which CRIU has written into `directory`, will be in the end, for those who read it.
+    #[must_use]
+    pub fn place(&self, args: &DestinationArgs, directory: &Path) -> PathBuf {
+        match (self, &args.to) {
+            (Self::Store { store, name, .. }, _) => store.place_of(name),
+            (_, Some(to)) if to.is_answered() && !args.keep => to.to_string().into(),
+            _ => directory.into(),
         }
     }
 
     /// Sends images of processes that still run, each by its path in `directory` and by that which it will have. What cannot be sent now
     /// is sent with the checkpoint.
-    pub fn send_before(&self, args: &DestinationArgs, directory: &Path, images: &[(String, String)]) {
-        let (Self::Stream { sender, .. }, Some(to)) = (self, &args.to) else { return };
+    ///
+    /// # Errors
+    /// Why the receiver will not take the checkpoint either.
+    pub fn send_before(
+        &self,
+        args: &DestinationArgs,
+        directory: &Path,
+        images: &[(String, String)],
+    ) -> Result<()> {
+        let (Self::Stream { sender, .. }, Some(to)) = (self, &args.to) else { return Ok(()) };
         if !to.is_answered() {
-            return;
+            return Ok(());
         }
         let mut sender = sender.borrow_mut();
-        let Some(connected) = sender.as_mut() else { return };
+        let Some(connected) = sender.as_mut() else { return Ok(()) };
         let before = Checkpoint::of_images(directory, images, &|_, _| ());
-        if let Err(error) = before.and_then(|before| connected.send(&before, Stage::Before, &|_, _| ())) {
-            tracing::warn!(target: "checkpoint", %error, "what was copied before is sent with the checkpoint");
-            *sender = None;
+        match before.and_then(|before| connected.send(&before, Stage::Before, &|_, _| ())) {
+            Ok(_) => Ok(()),
+            Err(error @ StoreError::Broken { .. }) => {
+                tracing::warn!(target: "checkpoint", %error, "what was copied before is sent with the checkpoint");
+                *sender = None;
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -128,6 +152,7 @@ impl Destination {
     pub fn deliver(
         &self,
         args: &DestinationArgs,
+        directory: &Path,
         stopped: Instant,
         quiet: bool,
     ) -> Result<Option<Delivered>> {
@@ -139,31 +164,31 @@ impl Destination {
             deliver_ms: milliseconds(started),
             moved,
         };
+        let place = directory.display();
+        let again = args.write.again();
         match self {
             Self::Directory(_) => Ok(None),
-            Self::Store { store, name, staging } => {
-                let added = add(store, name, staging, quiet).with_context(|| {
+            Self::Store { store, name, staging, .. } => {
+                let added = add(store, name, directory, quiet).with_context(|| {
                     format!(
-                        "The checkpoint is complete in {}, and is not in the store: restore it from there, or `stasis store add {} \
-                         {0} {name}`",
-                        staging.display(),
+                        "The checkpoint is complete in {place}, and is not in the store: restore it from there, or `stasis store \
+                         add {} {place} {name}{again}`",
                         store.path().display()
                     )
                 })?;
-                remove(staging)?;
+                drop(staging.take());
                 let (name, store) = (Some(name.clone()), Some(store.path().to_owned()));
                 Ok(Some(Delivered { name, store, ..delivered(Moved::Added(added)) }))
             }
-            Self::Stream { directory, codec, sender } => {
+            Self::Stream { codec, sender, .. } => {
                 let Some(to) = &args.to else { return Ok(None) };
                 let way = Way { address: to, codec, network: &args.network, quiet };
                 let stage = Stage::Last(Some(stopped));
                 let sent = way.send(directory, &Trust::of_caller(), stage, sender.take());
                 let sent = sent.with_context(|| {
                     format!(
-                        "The checkpoint is complete in {}, and the receiver did not say that it has it: look there, then `stasis send \
-                         {0} {to}`, or restore it from here",
-                        directory.display()
+                        "The checkpoint is complete in {place}, and the receiver has not said that it has it. If it has none: `stasis \
+                         send {place} {to}{again}`, or restore it from here"
                     )
                 })?;
                 if to.is_answered() && !args.keep {
@@ -171,6 +196,18 @@ impl Destination {
                 }
                 Ok(Some(delivered(Moved::Sent(sent))))
             }
+        }
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        let Self::Store { staging, directory, .. } = self else { return };
+        // CRIU's log of what failed, or a checkpoint that is complete and not in the store.
+        if let Some(staging) = staging.take()
+            && fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+        {
+            staging.keep();
         }
     }
 }

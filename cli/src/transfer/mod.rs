@@ -9,6 +9,6 @@ mod stream;
 
 pub use self::args::{DestinationArgs, SourceArgs};
 pub use self::deliver::{Delivered, Destination};
-pub use self::obtain::{Obtained, obtain, without_source};
+pub use self::obtain::{Obtained, hand_on, hand_on_all, obtain};
 pub use self::store::{StoreArgs, run as store};
 pub use self::stream::{ReceiveArgs, SendArgs, receive, send};

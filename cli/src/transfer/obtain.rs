@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The directory of a checkpoint that is to be restored, fetched or received first.
 
-use std::ffi::{OsStr, OsString};
+use std::cell::Cell;
+use std::env;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use stasis::criu::Trust;
-use stasis_store::Store;
+use stasis_store::{Staging, StagingKind, Store};
 
 use super::args::SourceArgs;
-use super::deliver::STAGING;
 use super::stream::receive_all;
 use crate::progress::{bar, on};
 
-/// Options that say where a checkpoint comes from, which have a value; whoever has its directory does not need them.
-const WITH_VALUES: [&str; 4] = ["--store", "--from", "--key-file", "--wait-ms"];
-/// The same without a value.
-const ALONE: &str = "--trust-network";
+/// The variable by which a restore that another one starts is told the directory.
+const PLACE_VARIABLE: &str = "STASIS_RESTORE_PLACE";
+/// The variable that tells it to remove the directory when it has come to its end.
+const STAGED_VARIABLE: &str = "STASIS_RESTORE_STAGED";
 
 /// What was fetched or received.
-#[derive(Clone, Debug)]
 pub struct Obtained {
     /// Where it is.
     pub directory: PathBuf,
-    /// It is for this restore only.
-    pub is_staged: bool,
+    /// What is removed when the restore has come to its end.
+    staging: Cell<Option<Staging>>,
     /// When the process stopped, if the sender has said so.
     pub stopped: Option<Instant>,
 }
@@ -35,55 +36,59 @@ pub struct Obtained {
 /// # Errors
 /// Why it was not fetched or received; nothing was restored.
 pub fn obtain(source: &SourceArgs, directory: &Path, trust: Trust, quiet: bool) -> Result<Option<Obtained>> {
+    source.check()?;
+    if let Some(place) = env::var_os(PLACE_VARIABLE) {
+        let directory = PathBuf::from(place);
+        let staging = env::var_os(STAGED_VARIABLE).map(|_| Staging::adopt(&directory)).transpose()?;
+        return Ok(Some(Obtained { directory, staging: Cell::new(staging), stopped: None }));
+    }
     let SourceArgs { store, from, key, network } = source;
     if let Some(path) = store {
         let store = Store::open(path, key.codec()?, trust)?;
         let name = directory.to_string_lossy().into_owned();
-        let directory = store.path().join(STAGING).join(format!("{name}-{}", std::process::id()));
+        let staging = store.stage(StagingKind::Out)?;
         let bar = bar(quiet, "fetching chunks");
-        let fetched = store.fetch(&name, &directory, &on(&bar));
+        let fetched = store.fetch(&name, &staging.checkpoint(), &on(&bar));
         bar.finish_and_clear();
-        fetched?;
-        return Ok(Some(Obtained { directory, is_staged: true, stopped: None }));
+        return Ok(Some(Obtained { directory: fetched?, staging: Cell::new(Some(staging)), stopped: None }));
     }
     let Some(address) = from else { return Ok(None) };
     let received = receive_all(directory, address, &key.codec()?, network, quiet)?;
-    Ok(Some(Obtained { directory: received.directory, is_staged: false, stopped: received.stopped }))
+    Ok(Some(Obtained { directory: received.directory, staging: Cell::default(), stopped: received.stopped }))
 }
 
-/// The words of a command without those that say where a checkpoint comes from.
-#[must_use]
-pub fn without_source(words: Vec<OsString>) -> Vec<OsString> {
-    let mut left = Vec::new();
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        if WITH_VALUES.iter().any(|option| word == *option) {
-            words.next();
-        } else if word != ALONE && !WITH_VALUES.iter().any(|option| is_set(&word, option)) {
-            left.push(word);
+impl fmt::Debug for Obtained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Obtained").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl Obtained {
+    /// Removes what was fetched for a restore that went well: a process that is lazy has the files open. After another one it stays for
+    /// the next attempt, until the store is collected.
+    pub fn finish<T>(&self, restored: Result<T>) -> Result<T> {
+        let Some(staging) = self.staging.take() else { return restored };
+        if restored.is_err() {
+            staging.keep();
+            let place = self.directory.display();
+            return restored
+                .with_context(|| format!("What was fetched is in {place} until the store is collected"));
         }
+        restored
     }
-    left
 }
 
-/// Whether a word is this option with its value.
-fn is_set(word: &OsStr, option: &str) -> bool {
-    word.to_string_lossy().strip_prefix(option).is_some_and(|rest| rest.starts_with('='))
+/// Tells a command, which is to restore, that the checkpoint is in `directory`.
+pub fn hand_on(command: &mut Command, directory: &Path) {
+    command.env(PLACE_VARIABLE, directory).env_remove(STAGED_VARIABLE);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_say_no_longer_where_it_came_from() {
-        let left = |words: &str| {
-            let left = without_source(words.split(' ').map(OsString::from).collect());
-            left.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(left("restore --store /s web-1 --beside"), "restore web-1 --beside");
-        assert_eq!(left("restore --lazy --store=/s --key-file k web-1"), "restore --lazy web-1");
-        assert_eq!(left("restore web-1 --from tcp://a:1 --trust-network --wait-ms=5"), "restore web-1");
-        assert_eq!(left("restore --stores web-2"), "restore --stores web-2");
+/// The same of all that was obtained; what has to be removed is its task.
+pub fn hand_on_all(command: &mut Command, obtained: &Obtained) {
+    hand_on(command, &obtained.directory);
+    let staging = obtained.staging.take();
+    if staging.is_some() {
+        command.env(STAGED_VARIABLE, "1");
     }
+    obtained.staging.set(staging);
 }

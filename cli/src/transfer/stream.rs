@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 use stasis::criu::Trust;
 use stasis_store::{
-    Address, Checkpoint, Codec, Listener, Received, Receiver, Sender, Sent, Stage, StoreError,
+    Address, Checkpoint, Codec, Connection, Listener, Received, Receiver, Sender, Sent, Stage, StoreError,
 };
 
 use super::args::{KeyArgs, NetworkArgs, WriteArgs};
@@ -119,11 +119,19 @@ impl Way<'_> {
         let mut until = Instant::now() + self.network.wait();
         let sent = loop {
             let began = Instant::now();
-            let sender = connected.take().map_or_else(|| self.connect(), Ok);
-            match sender.and_then(|mut sender| sender.send(&checkpoint, stage, &on(&bar))) {
-                Err(StoreError::Broken { .. }) if self.address.is_answered() && Instant::now() < until => {
-                    if began.elapsed() > LASTING {
+            let mut sender = match connected.take().map_or_else(|| self.connect_by(until), Ok) {
+                Ok(sender) => sender,
+                Err(error) => break Err(error),
+            };
+            let before = sender.sent_chunks();
+            match sender.send(&checkpoint, stage, &on(&bar)) {
+                Err(StoreError::Broken { act, source }) if self.address.is_answered() => {
+                    // A connection that carried something, or lasted, was a good one: the time to wait for another begins anew.
+                    if sender.sent_chunks() > before || began.elapsed() > LASTING {
                         until = Instant::now() + self.network.wait();
+                    }
+                    if Instant::now() >= until {
+                        break Err(StoreError::Broken { act, source });
                     }
                     thread::sleep(PAUSE);
                 }
@@ -136,9 +144,17 @@ impl Way<'_> {
 
     /// Connects to the receiver, and waits for it if it does not listen yet.
     pub(super) fn connect(&self) -> Result<Sender, StoreError> {
-        let until = Instant::now() + self.network.wait();
-        let channel = self.address.connect(self.codec, self.network.trust_network, until)?;
-        Sender::new(channel, self.codec.clone())
+        self.connect_by(Instant::now() + self.network.wait())
+    }
+
+    fn connect_by(&self, until: Instant) -> Result<Sender, StoreError> {
+        loop {
+            let channel = self.address.connect(self.codec, self.network.trust_network, until)?;
+            match Sender::new(channel, self.codec.clone()) {
+                Err(StoreError::Broken { .. }) if Instant::now() < until => thread::sleep(PAUSE),
+                sender => return sender,
+            }
+        }
     }
 }
 
@@ -150,25 +166,30 @@ pub(super) fn receive_all(
     network: &NetworkArgs,
     quiet: bool,
 ) -> Result<Received> {
+    // First: what cannot be received is not waited for.
+    let mut receiver = Receiver::new(directory)?;
     let listener = Listener::bind(address, codec, network.trust_network)?;
     let bar = bar(quiet, "receiving chunks");
     if !quiet && address.is_answered() {
         output::complain(format_args!("Listening at {}\n", listener.address()));
     }
-    let mut receiver = Receiver::new(directory, codec.clone());
     let mut until = Instant::now() + network.wait();
     let received = loop {
-        let mut channel = match listener.accept(until) {
-            Ok(channel) => channel,
+        let connection =
+            listener.accept(until).and_then(|channel| Connection::accept(channel, codec.clone()));
+        let mut connection = match connection {
+            Ok(connection) => connection,
+            // Of somebody else: the sender may still come.
+            Err(error) if address.is_answered() && Instant::now() < until => {
+                tracing::warn!(target: "receive", %error, "a connection was of no use");
+                continue;
+            }
             Err(error) => break Err(error),
         };
-        match receiver.receive(&mut channel, &on(&bar)) {
+        match receiver.receive(&mut connection, &on(&bar)) {
             Err(StoreError::Broken { .. }) if address.is_answered() => {
                 until = Instant::now() + network.wait();
             }
-            // Of somebody else: the sender may still come.
-            Err(StoreError::Stream { .. } | StoreError::OtherKey(_))
-                if address.is_answered() && codec.key.is_some() && Instant::now() < until => {}
             received => break received,
         }
     };

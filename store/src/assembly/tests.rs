@@ -5,8 +5,6 @@ use super::*;
 use crate::Checkpoint;
 use crate::fixture::{files, noise, open as cut, write, write_upon};
 
-const NOBODY: Progress<'static> = &|_, _| ();
-
 fn place(assembly: &Assembly, checkpoint: &Checkpoint, chunks: &[usize]) {
     for &n in chunks {
         assembly.place(n, &checkpoint.read(n).unwrap()).unwrap();
@@ -23,7 +21,7 @@ fn directory_is_made_again_byte_for_byte() {
     let temporary = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(&temporary.path().join("from"));
     let to = temporary.path().join("to");
-    let assembly = Assembly::begin(&to, checkpoint.index().clone(), NOBODY).unwrap();
+    let assembly = Assembly::begin(&to, checkpoint.index().clone()).unwrap();
     assert!(!to.exists());
     place(&assembly, &checkpoint, &assembly.missing());
     assert_eq!(assembly.commit().unwrap(), to);
@@ -39,7 +37,7 @@ fn directory_is_made_again_byte_for_byte() {
 fn other_bytes_than_those_of_the_chunk_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(&temporary.path().join("from"));
-    let assembly = Assembly::begin(&temporary.path().join("to"), checkpoint.index().clone(), NOBODY).unwrap();
+    let assembly = Assembly::begin(&temporary.path().join("to"), checkpoint.index().clone()).unwrap();
     let mut bytes = checkpoint.read(0).unwrap();
     bytes[0] ^= 1;
     assert!(matches!(assembly.place(0, &bytes), Err(StoreError::Object { .. })));
@@ -52,12 +50,12 @@ fn attempt_that_ended_is_gone_on_with_and_its_damage_found() {
     let checkpoint = checkpoint(&temporary.path().join("from"));
     let to = temporary.path().join("to");
     let index = checkpoint.index();
-    let assembly = Assembly::begin(&to, index.clone(), NOBODY).unwrap();
+    let assembly = Assembly::begin(&to, index.clone()).unwrap();
     let all = assembly.missing();
     let half = &all[..all.len() / 2];
     place(&assembly, &checkpoint, half);
     // Meanwhile nobody else can.
-    assert!(matches!(Assembly::begin(&to, index.clone(), NOBODY), Err(StoreError::Busy { .. })));
+    assert!(matches!(Assembly::begin(&to, index.clone()), Err(StoreError::Busy { .. })));
     drop(assembly);
     let partial = temporary.path().join("to.partial");
     fs::write(partial.join("criu/inventory.img"), "not of this checkpoint").unwrap();
@@ -72,7 +70,7 @@ fn attempt_that_ended_is_gone_on_with_and_its_damage_found() {
     damage(file, offset);
     let pages = index.files.iter().position(|file| file.path.ends_with("pages-1.img")).unwrap();
     damage(pages, 300 << 10);
-    let assembly = Assembly::begin(&to, index.clone(), NOBODY).unwrap();
+    let assembly = Assembly::begin(&to, index.clone()).unwrap();
     let missing = assembly.missing();
     assert!(missing.contains(&half[0]), "{missing:?}");
     // The second damage is in zeros, or in a chunk that ends with some.
@@ -86,13 +84,12 @@ fn attempt_that_ended_is_gone_on_with_and_its_damage_found() {
 fn directories_of_others_and_full_ones_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(&temporary.path().join("from"));
-    let begin =
-        |name: &str| Assembly::begin(&temporary.path().join(name), checkpoint.index().clone(), NOBODY);
+    let begin = |name: &str| Assembly::begin(&temporary.path().join(name), checkpoint.index().clone());
     assert!(matches!(begin("from"), Err(StoreError::NotEmpty { .. })));
     fs::create_dir(temporary.path().join("to.partial")).unwrap();
     let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(temporary.path().join("to.partial"), open_to_all).unwrap();
-    assert!(begin("to").unwrap_err().to_string().contains("trust"));
+    assert!(begin("to").unwrap_err().to_string().contains("0777"));
     std::os::unix::fs::symlink(temporary.path().join("from"), temporary.path().join("link.partial")).unwrap();
     assert!(begin("link").is_err());
     // What came before the name was given.
@@ -114,12 +111,55 @@ fn index_of_the_next_checkpoint_finds_files_under_their_new_names() {
     let second = cut(&write_upon(&temporary.path().join("second"), &later, b"pages", Some(&first)));
     let first = cut(&first);
     let to = temporary.path().join("to");
-    let assembly = Assembly::begin(&to, first.index().clone(), NOBODY).unwrap();
+    let assembly = Assembly::begin(&to, first.index().clone()).unwrap();
     place(&assembly, &first, &assembly.missing());
-    let assembly = assembly.turn_to(second.index().clone(), NOBODY).unwrap();
+    let assembly = assembly.turn_to(second.index().clone()).unwrap();
     let missing: u64 = assembly.missing().iter().map(|n| second.index().chunks[*n].bytes).sum();
     // The chunk that changed, tables and the manifest.
     assert!((2 << 20..3 << 20).contains(&missing), "{missing}");
     place(&assembly, &second, &assembly.missing());
     assert_eq!(files(&assembly.commit().unwrap()), files(second.path()));
+}
+
+#[test]
+fn several_files_with_the_same_contents_turn_into_more() {
+    let temporary = tempfile::tempdir().unwrap();
+    let index = |paths: &[&str]| {
+        let file =
+            |path: &&str| crate::IndexedFile { path: (*path).into(), bytes: 5, parts: vec![Part::Chunk(0)] };
+        let mut index = ChunkIndex::new();
+        index.files = paths.iter().map(file).collect();
+        index.chunks = vec![ChunkName::of(b"bytes")];
+        index
+    };
+    let assembly = Assembly::begin(&temporary.path().join("to/"), index(&["a", "b"])).unwrap();
+    assembly.place(0, b"bytes").unwrap();
+    let assembly = assembly.turn_to(index(&["b", "c", "d"])).unwrap();
+    if !assembly.missing().is_empty() {
+        assembly.place(0, b"bytes").unwrap();
+    }
+    let to = assembly.commit().unwrap();
+    let names = ["b", "c", "d"];
+    assert_eq!(files(&to), names.iter().map(|name| ((*name).into(), b"bytes".to_vec())).collect());
+}
+
+#[test]
+fn directory_beside_it_that_is_a_users_is_not_cleared() {
+    let temporary = tempfile::tempdir().unwrap();
+    let partial = temporary.path().join("to.partial");
+    make_directory(&partial).unwrap();
+    fs::write(partial.join("mine"), "").unwrap();
+    let mut index = ChunkIndex::new();
+    let begin = |index: &ChunkIndex| Assembly::begin(&temporary.path().join("to"), index.clone());
+    assert!(matches!(begin(&index), Err(StoreError::NotPartial { .. })));
+    assert!(partial.join("mine").exists());
+    fs::remove_file(partial.join("mine")).unwrap();
+    // Nor is a disk filled for what has no room.
+    index.chunks = vec![ChunkName { bytes: 1 << 21, ..ChunkName::of(b"x") }];
+    index.files =
+        vec![crate::IndexedFile { path: "a".into(), bytes: 1 << 43, parts: vec![Part::Chunk(0); 1 << 22] }];
+    assert!(matches!(begin(&index), Err(StoreError::NoRoom { .. })));
+    std::os::unix::fs::symlink(temporary.path(), temporary.path().join("link")).unwrap();
+    let error = Assembly::begin(&temporary.path().join("link"), ChunkIndex::new()).unwrap_err();
+    assert!(matches!(error, StoreError::NotEmpty { .. }), "{error}");
 }

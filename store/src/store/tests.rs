@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chunks are kept once, come back as they were, and are never lost while a checkpoint has them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::Compression;
 use crate::fixture::{files, noise, open, write};
 use crate::key::Key;
+use crate::{Compression, Progress};
 
 const NOBODY: Progress<'static> = &|_, _| ();
 
@@ -161,7 +161,7 @@ fn collection_waits_for_whoever_adds_and_clears_what_ended_in_between() {
     let left = store.path.join(INCOMING).join("1-0");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("ab"), "half of an object").unwrap();
-    fs::write(store.path.join(CHECKPOINTS).join(".it-1"), "half of an index").unwrap();
+    fs::write(store.path.join(CHUNKS).join("stray"), "no shelf").unwrap();
     let lock = store.lock(FlockArg::LockShared).unwrap();
     let (path, started) = (store.path.clone(), std::time::Instant::now());
     let collecting = std::thread::spawn(move || {
@@ -174,7 +174,108 @@ fn collection_waits_for_whoever_adds_and_clears_what_ended_in_between() {
     let collected = collecting.join().unwrap();
     assert!(started.elapsed().as_millis() >= 50);
     assert_eq!((collected.removed, collected.removed_bytes), (1, 17));
-    assert!(!left.exists() && !store.path.join(CHECKPOINTS).join(".it-1").exists());
+    assert!(!left.exists());
+}
+
+#[test]
+fn staging_directories_go_unless_somebody_works_there_or_the_store_lacks_what_is_in_them() {
+    let temporary = tempfile::tempdir().unwrap();
+    let store = create(&temporary.path().join("store"), Codec::default());
+    let stage = |kind| store.stage(kind).unwrap();
+    drop(stage(StagingKind::In));
+    assert_eq!(fs::read_dir(store.path.join(STAGING)).unwrap().count(), 0);
+    let at_work = stage(StagingKind::Out);
+    let (complete, incomplete, fetched) =
+        (stage(StagingKind::In), stage(StagingKind::In), stage(StagingKind::Out));
+    let [complete, incomplete, fetched] = [complete, incomplete, fetched].map(|staging| {
+        let place = staging.checkpoint();
+        staging.keep();
+        place
+    });
+    write(&complete, &[noise(5000, 1)], b"pages");
+    fs::create_dir(&incomplete).unwrap();
+    write(&fetched, &[noise(5000, 1)], b"pages");
+    store.collect().unwrap();
+    assert!(complete.join("manifest.json").exists() && at_work.checkpoint().parent().unwrap().exists());
+    assert!(!incomplete.exists() && !fetched.exists());
+    store.add("it", &open(&complete), NOBODY).unwrap();
+}
+
+#[test]
+fn object_that_is_damaged_is_written_again_by_whoever_adds_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let store = create(&temporary.path().join("store"), Codec::default());
+    let checkpoint = open(&write(&temporary.path().join("c"), &[noise(100_000, 1)], b"pages"));
+    let all = store.add("first", &checkpoint, NOBODY).unwrap();
+    for damage in [&b""[..], b"\0other"] {
+        fs::write(store.object_path(&store.codec.name(&checkpoint.index().chunks[0].hash)), damage).unwrap();
+        assert!(store.verify(NOBODY).is_err());
+        let again = store.add(&format!("again-{}", damage.len()), &checkpoint, NOBODY).unwrap();
+        assert_eq!(again.new_chunks, 1);
+        assert_eq!(store.verify(NOBODY).unwrap(), (all.chunks, all.chunk_bytes));
+    }
+}
+
+#[test]
+fn several_who_add_and_collect_at_the_same_time_lose_nothing() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("store");
+    std::thread::scope(|scope| {
+        for worker in 0..4_u64 {
+            let (path, temporary) = (&path, &temporary);
+            scope.spawn(move || {
+                // All make it, if it is not there.
+                let store = create(path, Codec::default());
+                for round in 0..6 {
+                    let name = format!("{worker}-{round}");
+                    let directory = temporary.path().join(&name);
+                    let checkpoint =
+                        open(&write(&directory, &[noise(9000, round), noise(9000, 100 + worker)], b"pages"));
+                    store.add(&name, &checkpoint, NOBODY).unwrap();
+                    if round % 2 == 0 {
+                        store.remove(&name).unwrap();
+                    }
+                    store.collect().unwrap();
+                }
+            });
+        }
+    });
+    let store = create(&path, Codec::default());
+    assert_eq!(store.names().unwrap().len(), 12);
+    store.verify(NOBODY).unwrap();
+    for name in store.names().unwrap() {
+        let back = store.fetch(&name, &temporary.path().join(format!("back-{name}")), NOBODY).unwrap();
+        assert_eq!(files(&back), files(&temporary.path().join(&name)));
+    }
+}
+
+#[test]
+fn store_that_somebody_was_killed_in_making_is_made_and_links_lead_nowhere() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("store");
+    fs::create_dir(&path).unwrap();
+    for directory in [CHUNKS, INCOMING, "incoming/1-0"] {
+        DirBuilder::new().mode(0o700).create(path.join(directory)).unwrap();
+    }
+    fs::write(path.join("incoming/1-0/pending"), "half a mark").unwrap();
+    let store = create(&path, Codec::default());
+    store.collect().unwrap();
+    let elsewhere = temporary.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("mine"), "").unwrap();
+    for directory in DIRECTORIES {
+        let place = path.join(directory);
+        fs::remove_dir(&place).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &place).unwrap();
+        let error = Store::open(&path, Codec::default(), Trust::of_caller()).unwrap_err();
+        assert!(matches!(error, StoreError::Manifest(_)), "{error}");
+        fs::remove_file(&place).unwrap();
+        DirBuilder::new().mode(0o700).create(&place).unwrap();
+    }
+    std::os::unix::fs::symlink(elsewhere.join("new"), path.join("locks")).unwrap();
+    fs::rename(path.join("locks"), path.join(LOCK_FILE)).unwrap();
+    assert!(store.collect().is_err() && !elsewhere.join("new").exists());
+    assert!(elsewhere.join("mine").exists());
 }
 
 #[test]
@@ -208,11 +309,7 @@ fn checkpoints_of_strangers_are_not_taken() {
     let store = create(&path, Codec::default());
     store.add("it", &open(&write(&temporary.path().join("c"), &[noise(5000, 1)], b"pages")), NOBODY).unwrap();
     let stranger = Trust::Users(vec![nix::unistd::geteuid().as_raw() + 1]);
-    let error = Store::open(&path, Codec::default(), stranger).unwrap().fetch(
-        "it",
-        &temporary.path().join("to"),
-        NOBODY,
-    );
+    let error = Store::open(&path, Codec::default(), stranger);
     assert!(matches!(error, Err(StoreError::Manifest(_))), "{error:?}");
 }
 

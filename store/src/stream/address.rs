@@ -10,19 +10,21 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
+use super::connection::Writer;
 use crate::StoreError;
 use crate::object::Codec;
 
-/// TIMEOUT: how long the other side may be silent. It reads what is there and looks it through in between.
-const SILENCE: Duration = Duration::from_secs(120);
 /// TIMEOUT: how long a connection may take to come about.
 const CONNECTING: Duration = Duration::from_secs(10);
 /// How often somebody who does not listen yet is asked again.
@@ -104,7 +106,7 @@ impl Address {
                 // Of another user, or an impossible name: it will not be another one.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(broken(error)),
                 Err(error) if Instant::now() >= until => return Err(broken(error)),
-                Err(_) => std::thread::sleep(AGAIN),
+                Err(_) => thread::sleep(AGAIN),
             }
         }
     }
@@ -134,12 +136,19 @@ impl Standard {
     }
 }
 
-/// A connection to the other side.
+/// Both directions to the other side.
 pub struct Channel {
     pub(super) reader: Box<dyn Read + Send>,
-    pub(super) writer: Box<dyn Write + Send>,
+    pub(super) writer: Writer,
     /// Whether the other side can answer.
     pub(super) is_answered: bool,
+    /// Whose time to wait is set.
+    socket: Option<Socket>,
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 impl fmt::Debug for Channel {
@@ -148,6 +157,9 @@ impl fmt::Debug for Channel {
     }
 }
 
+/// Bytes that are read or written at a time.
+const BUFFER: usize = 1 << 20;
+
 impl Channel {
     /// A channel of two streams; without `is_answered` one of them is not used.
     pub fn new(
@@ -155,27 +167,50 @@ impl Channel {
         writer: impl Write + Send + 'static,
         is_answered: bool,
     ) -> Self {
-        Self { reader: Box::new(reader), writer: Box::new(writer), is_answered }
+        let writer: Box<dyn Write + Send> = Box::new(writer);
+        Self { reader: Box::new(reader), writer: Arc::new(Mutex::new(writer)), is_answered, socket: None }
+    }
+
+    fn buffered(
+        reader: impl Read + Send + 'static,
+        writer: impl Write + Send + 'static,
+        socket: Socket,
+    ) -> Self {
+        let (reader, writer) =
+            (io::BufReader::with_capacity(BUFFER, reader), io::BufWriter::with_capacity(BUFFER, writer));
+        Self { socket: Some(socket), ..Self::new(reader, writer, true) }
     }
 
     fn of_tcp(stream: TcpStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
+        stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        let reader = io::BufReader::with_capacity(1 << 20, stream.try_clone()?);
-        Ok(Self::new(reader, io::BufWriter::with_capacity(1 << 20, stream), true))
+        Ok(Self::buffered(stream.try_clone()?, stream.try_clone()?, Socket::Tcp(stream)))
     }
 
     fn of_unix(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
         let peer = getsockopt(&stream, PeerCredentials)?.uid();
         if ![0, geteuid().as_raw()].contains(&peer) {
             let text = format!("the process at the other end is of user {peer}");
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
-        let reader = io::BufReader::with_capacity(1 << 20, stream.try_clone()?);
-        Ok(Self::new(reader, io::BufWriter::with_capacity(1 << 20, stream), true))
+        Ok(Self::buffered(stream.try_clone()?, stream.try_clone()?, Socket::Unix(stream)))
+    }
+
+    /// Has reads and writes fail when the other side is silent for so long.
+    pub(super) fn limit(&self, silence: Duration) -> io::Result<()> {
+        let silence = Some(silence);
+        match &self.socket {
+            None => Ok(()),
+            Some(Socket::Tcp(stream)) => {
+                stream.set_read_timeout(silence)?;
+                stream.set_write_timeout(silence)
+            }
+            Some(Socket::Unix(stream)) => {
+                stream.set_read_timeout(silence)?;
+                stream.set_write_timeout(silence)
+            }
+        }
     }
 }
 
@@ -200,9 +235,16 @@ impl Listener {
         let io = |source| StoreError::Io { act: "listen at", path: address.to_string().into(), source };
         match address {
             Address::Standard => Ok(Self::Standard),
-            Address::Tcp(place) => TcpListener::bind(place).map(Self::Tcp).map_err(io),
+            Address::Tcp(place) => {
+                let listener = TcpListener::bind(place).map_err(io)?;
+                // Somebody who connected may be gone again when it is looked.
+                listener.set_nonblocking(true).map_err(io)?;
+                Ok(Self::Tcp(listener))
+            }
             Address::Unix(path) => {
-                UnixListener::bind(path).map(|listener| Self::Unix(listener, path.clone())).map_err(io)
+                let listener = bind_unix(path).map_err(io)?;
+                listener.set_nonblocking(true).map_err(io)?;
+                Ok(Self::Unix(listener, path.clone()))
             }
         }
     }
@@ -219,30 +261,52 @@ impl Listener {
         }
     }
 
-    /// Waits for a sender, until `until`.
+    /// Waits for a sender, until `until`. One of another user is turned away.
     ///
     /// # Errors
-    /// [`StoreError::Broken`] when none came, or one of another user.
+    /// [`StoreError::Broken`] when none came.
     pub fn accept(&self, until: Instant) -> Result<Channel, StoreError> {
         let broken = |source| StoreError::Broken { act: "no sender came", source };
-        let wait = |fd: std::os::fd::BorrowedFd<'_>| -> io::Result<()> {
+        let fd = match self {
+            Self::Standard => return Ok(Channel::new(Standard::input(), io::sink(), false)),
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        };
+        loop {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout)? {
-                0 => Err(io::ErrorKind::TimedOut.into()),
-                _ => Ok(()),
+            match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+                Ok(0) => return Err(broken(io::ErrorKind::TimedOut.into())),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(broken(errno.into())),
             }
-        };
-        let accepted = match self {
-            Self::Standard => Ok(Channel::new(Standard::input(), io::sink(), false)),
-            Self::Tcp(listener) => wait(listener.as_fd())
-                .and_then(|()| listener.accept())
-                .and_then(|(stream, _)| Channel::of_tcp(stream)),
-            Self::Unix(listener, _) => wait(listener.as_fd())
-                .and_then(|()| listener.accept())
-                .and_then(|(stream, _)| Channel::of_unix(stream)),
-        };
-        accepted.map_err(broken)
+            let accepted = match self {
+                Self::Standard => continue,
+                Self::Tcp(listener) => listener.accept().and_then(|(stream, _)| Channel::of_tcp(stream)),
+                Self::Unix(listener, _) => listener.accept().and_then(|(stream, _)| Channel::of_unix(stream)),
+            };
+            match accepted {
+                Ok(channel) => return Ok(channel),
+                Err(error) => {
+                    tracing::warn!(%error, "a sender was turned away");
+                    thread::sleep(AGAIN);
+                }
+            }
+        }
+    }
+}
+
+/// Listens at a path; a socket there that nobody listens at any more is replaced.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(path) {
+            Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path)?;
+                UnixListener::bind(path)
+            }
+            _ => Err(error),
+        },
+        bound => bound,
     }
 }
 

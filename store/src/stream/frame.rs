@@ -2,8 +2,11 @@
 //! The bytes of a stream: greetings and frames. All numbers are little-endian.
 //!
 //! ```text
-//! greeting of the sender    "STASISST" u8 version  u8 1: it is answered  6 bytes, zero
-//! greeting of the receiver  "STASISSR" u8 version  7 bytes, zero         32 bytes: challenge
+//! greeting of the sender    "STASISST" u8 version  u8 1: it is answered  6 bytes, zero  32 bytes: nonce
+//! greeting of the receiver  "STASISSR" u8 version  7 bytes, zero                        32 bytes: nonce  32 bytes: proof
+//! of the sender             32 bytes: proof
+//! of the receiver           frame 6 or 7
+//!
 //! 1 index   u8 1: the last  u64 microseconds that the process has stood still, or all ones  u64 length of the text
 //!           u64 length of its object  32 bytes: its name  32 bytes: proof  object
 //! 2 wanted  u32 number of chunks  a bit for each, from the lowest of the first byte on
@@ -11,7 +14,9 @@
 //! 4 end
 //! 5 done    32 bytes: proof
 //! 6 failed  u32 length  UTF-8 text
+//! 7 alive   the side that says so is at work; between any two frames
 //! ```
+//! Without a key a proof is zeros.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -24,6 +29,10 @@ use crate::object::Codec;
 pub(super) const VERSION: u8 = 1;
 pub(super) const SENDER: &[u8; 8] = b"STASISST";
 pub(super) const RECEIVER: &[u8; 8] = b"STASISSR";
+/// Length of a nonce, and of a proof.
+pub(super) const PROOF_BYTES: usize = 32;
+/// Length of a greeting: magic, version and flags, nonce.
+pub(super) const GREETING_BYTES: usize = 16 + PROOF_BYTES;
 /// A time that nobody knows.
 pub(super) const NOT_KNOWN: u64 = u64::MAX;
 /// Longest text of a failure, bytes.
@@ -59,7 +68,17 @@ pub(super) enum Frame {
         proof: [u8; 32],
     },
     Failed(String),
+    Alive,
 }
+
+/// Kinds of frames.
+pub(super) const INDEX: u8 = 1;
+pub(super) const WANTED: u8 = 2;
+pub(super) const CHUNK: u8 = 3;
+pub(super) const END: u8 = 4;
+pub(super) const DONE: u8 = 5;
+const FAILED: u8 = 6;
+const ALIVE: u8 = 7;
 
 fn bad(what: impl Into<String>) -> StoreError {
     StoreError::Stream { what: what.into() }
@@ -96,35 +115,35 @@ fn bytes_of(reader: &mut dyn Read, length: u64) -> Result<Vec<u8>, StoreError> {
     }
 }
 
-/// Reads a greeting; returns the byte behind the version.
-pub(super) fn read_greeting(reader: &mut dyn Read, magic: &[u8; 8]) -> Result<u8, StoreError> {
-    let greeting: [u8; 16] = array(reader)?;
+/// Takes a greeting apart: the byte behind the version, and the nonce.
+pub(super) fn parse_greeting(
+    greeting: &[u8; GREETING_BYTES],
+    magic: &[u8; 8],
+) -> Result<(u8, [u8; PROOF_BYTES]), StoreError> {
     if greeting[..8] != *magic {
         return Err(bad("it does not begin like one of `stasis`"));
     }
     if greeting[8] != VERSION {
+        let found = greeting[8];
         return Err(bad(format!(
-            "its version is {}, and {VERSION} is read: use the same on both sides",
-            greeting[8]
+            "its version is {found}, and {VERSION} is read: use the same on both sides"
         )));
     }
-    match greeting[10..] == [0; 6] {
-        true => Ok(greeting[9]),
-        false => Err(bad("a byte that has no meaning is not zero")),
+    if greeting[10..16] != [0; 6] {
+        return Err(bad("a byte that has no meaning is not zero"));
     }
+    let mut nonce = [0; PROOF_BYTES];
+    nonce.copy_from_slice(&greeting[16..]);
+    Ok((greeting[9], nonce))
 }
 
 /// A greeting.
-pub(super) fn greeting(magic: &[u8; 8], flags: u8) -> [u8; 16] {
-    let mut bytes = [0; 16];
+pub(super) fn greeting(magic: &[u8; 8], flags: u8, nonce: &[u8; PROOF_BYTES]) -> [u8; GREETING_BYTES] {
+    let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(magic);
     (bytes[8], bytes[9]) = (VERSION, flags);
+    bytes[16..].copy_from_slice(nonce);
     bytes
-}
-
-/// Reads the challenge behind the receiver's greeting.
-pub(super) fn read_challenge(reader: &mut dyn Read) -> Result<[u8; 32], StoreError> {
-    array(reader)
 }
 
 impl Frame {
@@ -137,6 +156,7 @@ impl Frame {
             Self::End => "the end",
             Self::Done { .. } => "that it is done",
             Self::Failed(_) => "that it failed",
+            Self::Alive => "that it is at work",
         }
     }
 
@@ -144,7 +164,7 @@ impl Frame {
         let mut front = Vec::new();
         let rest: &[u8] = match self {
             Self::Index(index) => {
-                front.extend([1, u8::from(index.is_last)]);
+                front.extend([INDEX, u8::from(index.is_last)]);
                 front.extend(index.stopped_us.to_le_bytes());
                 front.extend(index.bytes.to_le_bytes());
                 front.extend((index.object.len() as u64).to_le_bytes());
@@ -153,7 +173,7 @@ impl Frame {
                 &index.object
             }
             Self::Wanted(wanted) => {
-                front.push(2);
+                front.push(WANTED);
                 front.extend(count(wanted.len()).to_le_bytes());
                 let byte =
                     |bits: &[bool]| (0..).zip(bits).fold(0, |byte, (n, bit)| byte | u8::from(*bit) << n);
@@ -161,17 +181,17 @@ impl Frame {
                 &[]
             }
             Self::Chunk { place, object } => {
-                front.push(3);
+                front.push(CHUNK);
                 front.extend(place.to_le_bytes());
                 front.extend(count(object.len()).to_le_bytes());
                 object
             }
             Self::End => {
-                front.push(4);
+                front.push(END);
                 &[]
             }
             Self::Done { proof } => {
-                front.push(5);
+                front.push(DONE);
                 front.extend(proof);
                 &[]
             }
@@ -180,9 +200,13 @@ impl Frame {
                 while text.len() as u64 > u64::from(MAX_TEXT) {
                     text.pop();
                 }
-                front.push(6);
+                front.push(FAILED);
                 front.extend(count(text.len()).to_le_bytes());
                 front.extend(text.into_bytes());
+                &[]
+            }
+            Self::Alive => {
+                front.push(ALIVE);
                 &[]
             }
         };
@@ -192,13 +216,32 @@ impl Frame {
             .map_err(broken("nothing more could be sent"))
     }
 
-    pub(super) fn read(reader: &mut dyn Read) -> Result<Self, StoreError> {
-        let [kind] = array(reader)?;
+    /// Reads the next frame, which has to be of one of `kinds`, or a failure; what is wanted, of so many `chunks`. That the other side is
+    /// at work is passed over.
+    pub(super) fn read(reader: &mut dyn Read, kinds: &[u8], chunks: usize) -> Result<Self, StoreError> {
+        loop {
+            let [kind] = array(reader)?;
+            if kind == ALIVE && !kinds.contains(&ALIVE) {
+                continue;
+            }
+            if kind != FAILED && !kinds.contains(&kind) {
+                return Err(bad(format!("a frame of kind {kind} came where it has no place")));
+            }
+            return Self::read_rest(reader, kind, chunks);
+        }
+    }
+
+    /// Waits until the other side says that it has taken what it was greeted with.
+    pub(super) fn read_accepted(reader: &mut dyn Read) -> Result<Self, StoreError> {
+        Self::read(reader, &[ALIVE], 0)
+    }
+
+    fn read_rest(reader: &mut dyn Read, kind: u8, chunks: usize) -> Result<Self, StoreError> {
         Ok(match kind {
-            1 => {
+            INDEX => {
                 let [is_last] = array(reader)?;
                 if is_last > 1 {
-                    return Err(bad("an index is neither the last nor not"));
+                    return Err(bad("whether an index is the last has two answers"));
                 }
                 let (stopped_us, bytes, length) = (u64_of(reader)?, u64_of(reader)?, u64_of(reader)?);
                 if bytes > MAX_INDEX_BYTES || length > Codec::most(MAX_INDEX_BYTES) {
@@ -208,29 +251,32 @@ impl Frame {
                 let object = bytes_of(reader, length)?;
                 Self::Index(IndexFrame { is_last: is_last == 1, stopped_us, bytes, name, proof, object })
             }
-            2 => {
-                let chunks = u32_of(reader)?;
-                let bytes = bytes_of(reader, u64::from(chunks.div_ceil(8)))?;
+            WANTED => {
+                let found = u32_of(reader)?;
+                if found as usize != chunks {
+                    return Err(bad(format!("{found} chunks can be wanted, and the index has {chunks}")));
+                }
+                let bytes = bytes_of(reader, u64::from(found.div_ceil(8)))?;
                 let bits = bytes.iter().flat_map(|byte| (0..8).map(move |n| byte >> n & 1 == 1));
-                Self::Wanted(bits.take(chunks as usize).collect())
+                Self::Wanted(bits.take(chunks).collect())
             }
-            3 => {
+            CHUNK => {
                 let (place, length) = (u32_of(reader)?, u64::from(u32_of(reader)?));
                 if length > Codec::most(MAX_CHUNK_BYTES) {
                     return Err(bad(format!("the object of a chunk has {length} bytes")));
                 }
                 Self::Chunk { place, object: bytes_of(reader, length)? }
             }
-            4 => Self::End,
-            5 => Self::Done { proof: array(reader)? },
-            6 => {
+            END => Self::End,
+            DONE => Self::Done { proof: array(reader)? },
+            FAILED => {
                 let length = u32_of(reader)?.min(MAX_TEXT);
                 let text = bytes_of(reader, length.into())?;
                 let text = String::from_utf8_lossy(&text);
                 // It ends up on a terminal.
                 Self::Failed(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
             }
-            kind => return Err(bad(format!("a frame has kind {kind}"))),
+            _ => Self::Alive,
         })
     }
 }
@@ -238,6 +284,8 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ALL: [u8; 5] = [INDEX, WANTED, CHUNK, END, DONE];
 
     #[test]
     fn frames_are_read_as_they_were_written_and_never_in_part() {
@@ -249,47 +297,56 @@ mod tests {
             proof: [2; 32],
             object: vec![9; 4],
         };
+        let wanted = vec![true, false, false, true, true, false, true, false, true];
         let frames = [
-            Frame::Index(index),
-            Frame::Wanted(vec![true, false, false, true, true, false, true, false, true]),
-            Frame::Wanted(Vec::new()),
-            Frame::Chunk { place: 70000, object: vec![1, 2, 3] },
-            Frame::End,
-            Frame::Done { proof: [3; 32] },
-            Frame::Failed("the disk is full".into()),
+            (Frame::Index(index), 0),
+            (Frame::Wanted(wanted), 9),
+            (Frame::Wanted(Vec::new()), 0),
+            (Frame::Chunk { place: 70000, object: vec![1, 2, 3] }, 0),
+            (Frame::End, 0),
+            (Frame::Done { proof: [3; 32] }, 0),
+            (Frame::Failed("the disk is full".into()), 0),
         ];
-        for frame in frames {
+        for (frame, chunks) in frames {
             let mut bytes = Vec::new();
+            Frame::Alive.write(&mut bytes).unwrap();
             frame.write(&mut bytes).unwrap();
-            assert_eq!(Frame::read(&mut &bytes[..]).unwrap(), frame);
+            assert_eq!(Frame::read(&mut &bytes[..], &ALL, chunks).unwrap(), frame);
             for length in 0..bytes.len() {
-                let error = Frame::read(&mut &bytes[..length]).unwrap_err();
+                let error = Frame::read(&mut &bytes[..length], &ALL, chunks).unwrap_err();
                 assert!(matches!(error, StoreError::Broken { .. }), "{}: {error}", frame.kind());
             }
         }
     }
 
     #[test]
-    fn impossible_frames_are_refused() {
-        let long = [&[3][..], &[0; 4], &u32::MAX.to_le_bytes()].concat();
-        let longer = [&[1, 1][..], &[0xff; 24]].concat();
-        for bytes in [&[0][..], &[7], &[1, 2], &long, &longer] {
-            assert!(matches!(Frame::read(&mut &bytes[..]), Err(StoreError::Stream { .. })), "{bytes:?}");
+    fn impossible_frames_are_refused_before_memory_is_used_for_them() {
+        let long = [&[CHUNK][..], &[0; 4], &u32::MAX.to_le_bytes()].concat();
+        let longer = [&[INDEX, 1][..], &[0xff; 24]].concat();
+        let many = [&[WANTED][..], &u32::MAX.to_le_bytes()].concat();
+        for bytes in [&[0][..], &[8], &[INDEX, 2], &long, &longer, &many] {
+            assert!(
+                matches!(Frame::read(&mut &bytes[..], &ALL, 5), Err(StoreError::Stream { .. })),
+                "{bytes:?}"
+            );
         }
+        assert!(matches!(Frame::read(&mut &[END][..], &[CHUNK], 0), Err(StoreError::Stream { .. })));
         let mut text = Vec::new();
         Frame::Failed("\x1b[2Jx".repeat(2000)).write(&mut text).unwrap();
-        let Frame::Failed(text) = Frame::read(&mut &text[..]).unwrap() else { panic!() };
+        let Frame::Failed(text) = Frame::read(&mut &text[..], &[], 0).unwrap() else { panic!() };
         assert!(text.len() <= 4096 && text.starts_with(" [2Jx"));
     }
 
     #[test]
     fn greeting_of_another_version_or_program_is_refused() {
-        let good = greeting(SENDER, 1);
-        assert_eq!(read_greeting(&mut &good[..], SENDER).unwrap(), 1);
-        assert!(read_greeting(&mut &good[..], RECEIVER).is_err());
+        let good = greeting(SENDER, 1, &[9; 32]);
+        assert_eq!(parse_greeting(&good, SENDER).unwrap(), (1, [9; 32]));
+        assert!(parse_greeting(&good, RECEIVER).is_err());
         let mut newer = good;
         newer[8] += 1;
-        assert!(read_greeting(&mut &newer[..], SENDER).unwrap_err().to_string().contains("version is 2"));
-        assert!(read_greeting(&mut &b"GET / HTTP/1.1\r\n"[..], SENDER).is_err());
+        assert!(parse_greeting(&newer, SENDER).unwrap_err().to_string().contains("version is 2"));
+        let mut request = [b' '; GREETING_BYTES];
+        request[..16].copy_from_slice(b"GET / HTTP/1.1\r\n");
+        assert!(parse_greeting(&request, SENDER).is_err());
     }
 }

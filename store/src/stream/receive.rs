@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The side that is to have a checkpoint.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Queue, sync_channel};
@@ -12,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::address::Channel;
-use super::frame::{Frame, IndexFrame, NOT_KNOWN, RECEIVER, SENDER, broken, greeting, read_greeting};
-use super::{proof_of_done, proof_of_index};
+use super::connection::Connection;
+use super::frame::{CHUNK, END, Frame, INDEX, IndexFrame, NOT_KNOWN};
+use super::said_of_index;
 use crate::Progress;
-use crate::assembly::Assembly;
-use crate::error::{StoreError, failed};
+use crate::assembly::{Assembly, Place};
+use crate::error::StoreError;
 use crate::index::ChunkIndex;
-use crate::object::Codec;
+use crate::object::{Codec, Kind};
 
 /// Objects that wait for each worker.
 const WAITING: usize = 2;
@@ -45,80 +44,84 @@ pub struct Received {
 /// Receives one checkpoint, over as many connections as it takes.
 #[derive(Debug)]
 pub struct Receiver {
-    directory: PathBuf,
-    codec: Codec,
-    assembly: Option<Assembly>,
+    state: State,
     received_chunks: u64,
     received_bytes: u64,
 }
 
+#[derive(Debug)]
+enum State {
+    /// There was no index yet.
+    Empty(Place),
+    Begun(Assembly),
+    /// It is complete, or cannot become so.
+    Ended,
+}
+
 impl Receiver {
-    /// A receiver whose checkpoint will be at `directory`.
-    #[must_use]
-    pub fn new(directory: &Path, codec: Codec) -> Self {
-        let directory = directory.into();
-        Self { directory, codec, assembly: None, received_chunks: 0, received_bytes: 0 }
+    /// A receiver whose checkpoint will be at `directory`, which has to be empty or not to exist.
+    ///
+    /// # Errors
+    /// [`StoreError::NotEmpty`], [`StoreError::Busy`], [`StoreError::NotPartial`], [`StoreError::Io`].
+    pub fn new(directory: &Path) -> Result<Self, StoreError> {
+        let state = State::Empty(Place::take(directory)?);
+        Ok(Self { state, received_chunks: 0, received_bytes: 0 })
     }
 
     /// Takes a checkpoint from a sender. After [`StoreError::Broken`] another connection may bring the rest.
     ///
     /// # Errors
     /// [`StoreError::Stream`], [`StoreError::Broken`], [`StoreError::OtherKey`], [`StoreError::Index`],
-    /// [`StoreError::Object`], [`StoreError::NotEmpty`], [`StoreError::Busy`], [`StoreError::Io`]. What came stays in the
+    /// [`StoreError::Object`], [`StoreError::NoRoom`], [`StoreError::Io`]. What came stays in the
     /// directory of what is not complete.
-    pub fn receive(&mut self, channel: &mut Channel, progress: Progress<'_>) -> Result<Received, StoreError> {
-        let received = self.converse(channel, progress);
+    pub fn receive(
+        &mut self,
+        connection: &mut Connection,
+        progress: Progress<'_>,
+    ) -> Result<Received, StoreError> {
+        let received = self.converse(connection, progress);
         if let Err(error) = &received
-            && channel.is_answered
+            && connection.is_answered()
         {
             // The sender may be gone; then there is nobody to tell.
-            let _ = Frame::Failed(error.to_string()).write(&mut channel.writer);
-            let _ = channel.writer.flush();
+            let _ = connection.write(&Frame::Failed(error.to_string()));
         }
         received
     }
 
-    fn converse(&mut self, channel: &mut Channel, progress: Progress<'_>) -> Result<Received, StoreError> {
-        let is_answered = read_greeting(&mut channel.reader, SENDER)?;
-        if is_answered != u8::from(channel.is_answered) {
-            let what =
-                "it is for a connection of the other kind, of which one side answers or does not".to_owned();
-            return Err(StoreError::Stream { what });
-        }
-        let mut challenge = [0; 32];
-        if channel.is_answered {
-            let source = Path::new("/dev/urandom");
-            let read = File::open(source).and_then(|mut file| file.read_exact(&mut challenge));
-            read.map_err(failed("read", source))?;
-            let hello = [&greeting(RECEIVER, 0)[..], &challenge].concat();
-            channel.writer.write_all(&hello).and_then(|()| channel.writer.flush()).map_err(broken(SAYING))?;
-        }
+    fn converse(
+        &mut self,
+        connection: &mut Connection,
+        progress: Progress<'_>,
+    ) -> Result<Received, StoreError> {
         loop {
-            let Frame::Index(index) = next(channel)? else {
+            let Frame::Index(index) = next(connection.reader(), &[INDEX])? else {
                 return Err(StoreError::Stream { what: "the index is missing".to_owned() });
             };
-            if index.proof != proof_of_index(&self.codec, &challenge, &index.name, index.is_last) {
-                return Err(StoreError::OtherKey(
-                    "The sender does not prove that it has the key of the receiver",
-                ));
-            }
             let known = Some(index.stopped_us).filter(|us| *us != NOT_KNOWN).map(Duration::from_micros);
             let stopped = known.and_then(|ago| Instant::now().checked_sub(ago));
-            self.take(channel, &index, progress)?;
-            let (file_bytes, chunks) = match &self.assembly {
-                Some(assembly) => (assembly.index().file_bytes(), assembly.index().chunks.len() as u64),
-                None => (0, 0),
-            };
-            let directory = match self.assembly.take() {
-                Some(assembly) if index.is_last => Some(assembly.commit()?),
-                assembly => {
-                    self.assembly = assembly;
+            if index.proof != connection.proof("index", &said_of_index(&index)) {
+                return Err(StoreError::OtherKey(
+                    "The sender does not prove that the index is of this connection",
+                ));
+            }
+            let assembly = self.turn_to(connection.codec(), &index)?;
+            let (file_bytes, chunks) = (assembly.index().file_bytes(), assembly.index().chunks.len() as u64);
+            let came = take(connection, &assembly, progress);
+            self.state = State::Begun(assembly);
+            let (more_chunks, more_bytes) = came?;
+            self.received_chunks += more_chunks;
+            self.received_bytes += more_bytes;
+            let directory = match std::mem::replace(&mut self.state, State::Ended) {
+                State::Begun(assembly) if index.is_last => Some(assembly.commit()?),
+                state => {
+                    self.state = state;
                     None
                 }
             };
-            if channel.is_answered {
-                let proof = proof_of_done(&self.codec, &challenge, &index.name);
-                say(channel, &Frame::Done { proof }).or_else(|error| match &directory {
+            if connection.is_answered() {
+                let proof = connection.proof("done", &index.name);
+                connection.write(&Frame::Done { proof }).or_else(|error| match &directory {
                     // It is here all the same; the sender does not know, and keeps what it has.
                     Some(_) => {
                         tracing::warn!(%error, "the sender was not told that all is here");
@@ -141,47 +144,43 @@ impl Receiver {
         }
     }
 
-    /// Takes what belongs to an index.
-    fn take(
-        &mut self,
-        channel: &mut Channel,
-        index: &IndexFrame,
-        progress: Progress<'_>,
-    ) -> Result<(), StoreError> {
-        let text = self.codec.decode_named(&index.name, index.bytes, &index.object)?;
+    /// Goes on with an index that came.
+    fn turn_to(&mut self, codec: &Codec, index: &IndexFrame) -> Result<Assembly, StoreError> {
+        let text = codec.decode_named(Kind::Index(""), &index.name, index.bytes, &index.object)?;
         let parsed = ChunkIndex::parse(&text)?;
-        let assembly = match self.assembly.take() {
-            Some(assembly) if *assembly.index() == parsed => assembly,
-            Some(assembly) => assembly.turn_to(parsed, &|_, _| ())?,
-            None => Assembly::begin(&self.directory, parsed, &|_, _| ())?,
-        };
-        let assembly = self.assembly.insert(assembly);
-        let mut is_wanted = vec![!channel.is_answered; assembly.index().chunks.len()];
-        let missing = assembly.missing();
-        if channel.is_answered {
-            missing.iter().for_each(|n| is_wanted[*n] = true);
-            say(channel, &Frame::Wanted(is_wanted.clone()))?;
-        }
-        let came = take_chunks(&mut channel.reader, assembly, &self.codec, is_wanted, progress);
-        let (chunks, bytes) = came?;
-        self.received_chunks += chunks;
-        self.received_bytes += bytes;
-        match assembly.missing().is_empty() {
-            true => Ok(()),
-            false => Err(StoreError::Stream { what: "the end came before all chunks".to_owned() }),
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Empty(place) => Assembly::begin_at(place, parsed),
+            State::Begun(assembly) if *assembly.index() == parsed => Ok(assembly),
+            State::Begun(assembly) => assembly.turn_to(parsed),
+            State::Ended => {
+                Err(StoreError::Stream { what: "the checkpoint is complete, or cannot become so".to_owned() })
+            }
         }
     }
 }
 
-const SAYING: &str = "nothing more could be said to the sender";
-
-fn say(channel: &mut Channel, frame: &Frame) -> Result<(), StoreError> {
-    frame.write(&mut channel.writer)?;
-    channel.writer.flush().map_err(broken(SAYING))
+/// Takes the chunks of an index that are missing; returns how many came, and the bytes of their objects.
+fn take(
+    connection: &mut Connection,
+    assembly: &Assembly,
+    progress: Progress<'_>,
+) -> Result<(u64, u64), StoreError> {
+    let mut is_wanted = vec![!connection.is_answered(); assembly.index().chunks.len()];
+    if connection.is_answered() {
+        assembly.missing().iter().for_each(|n| is_wanted[*n] = true);
+        connection.write(&Frame::Wanted(is_wanted.clone()))?;
+    }
+    let codec = connection.codec().clone();
+    let came = take_chunks(connection.reader(), assembly, &codec, is_wanted, progress)?;
+    match assembly.missing().is_empty() {
+        true => Ok(came),
+        false => Err(StoreError::Stream { what: "the end came before all chunks".to_owned() }),
+    }
 }
 
-fn next(channel: &mut Channel) -> Result<Frame, StoreError> {
-    match Frame::read(&mut channel.reader)? {
+/// The next frame, of one of these kinds.
+fn next(reader: &mut dyn Read, kinds: &[u8]) -> Result<Frame, StoreError> {
+    match Frame::read(reader, kinds, 0)? {
         Frame::Failed(text) => Err(StoreError::Stream { what: format!("the sender says: {text}") }),
         frame => Ok(frame),
     }
@@ -223,14 +222,9 @@ fn take_chunks(
             if has_failed.load(Ordering::Relaxed) {
                 break Ok(());
             }
-            let (place, object) = match Frame::read(reader) {
-                Ok(Frame::End) => break Ok(()),
+            let (place, object) = match next(reader, &[CHUNK, END]) {
                 Ok(Frame::Chunk { place, object }) => (place as usize, object),
-                Ok(other) => {
-                    break Err(StoreError::Stream {
-                        what: format!("{} came where a chunk was due", other.kind()),
-                    });
-                }
+                Ok(_) => break Ok(()),
                 Err(error) => break Err(error),
             };
             if !is_wanted.get_mut(place).is_some_and(std::mem::take) {

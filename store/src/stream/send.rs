@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The side that has a checkpoint.
 
-use std::io::Write;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use queues::words::count;
@@ -11,15 +10,14 @@ use serde::Serialize;
 use stasis::image::{Limit, for_each};
 
 use super::address::Channel;
-use super::frame::{
-    Frame, IndexFrame, NOT_KNOWN, RECEIVER, SENDER, broken, greeting, read_challenge, read_greeting,
-};
-use super::{proof_of_done, proof_of_index};
+use super::connection::Connection;
+use super::frame::{DONE, Frame, IndexFrame, NOT_KNOWN, WANTED};
+use super::said_of_index;
 use crate::Progress;
 use crate::checkpoint::Checkpoint;
 use crate::error::StoreError;
 use crate::index::ChunkName;
-use crate::object::Codec;
+use crate::object::{Codec, Kind};
 
 /// What was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -56,26 +54,24 @@ impl Stage {
 /// Sends checkpoints over one connection.
 #[derive(Debug)]
 pub struct Sender {
-    channel: Channel,
-    codec: Codec,
-    challenge: [u8; 32],
+    connection: Connection,
+    /// Chunks that were sent over it.
+    sent_chunks: u64,
 }
 
 impl Sender {
-    /// Greets the receiver.
+    /// Greets the receiver; with a key, each side has proved to the other that it has it.
     ///
     /// # Errors
-    /// [`StoreError::Stream`], [`StoreError::Broken`].
-    pub fn new(mut channel: Channel, codec: Codec) -> Result<Self, StoreError> {
-        let sending = broken("the receiver was not greeted");
-        let hello = greeting(SENDER, u8::from(channel.is_answered));
-        channel.writer.write_all(&hello).and_then(|()| channel.writer.flush()).map_err(sending)?;
-        let mut challenge = [0; 32];
-        if channel.is_answered {
-            read_greeting(&mut channel.reader, RECEIVER)?;
-            challenge = read_challenge(&mut channel.reader)?;
-        }
-        Ok(Self { channel, codec, challenge })
+    /// [`StoreError::OtherKey`], [`StoreError::Stream`], [`StoreError::Broken`].
+    pub fn new(channel: Channel, codec: Codec) -> Result<Self, StoreError> {
+        Ok(Self { connection: Connection::greet(channel, codec)?, sent_chunks: 0 })
+    }
+
+    /// Chunks that were sent over this connection.
+    #[must_use]
+    pub fn sent_chunks(&self) -> u64 {
+        self.sent_chunks
     }
 
     /// Sends a checkpoint. Of the last one the receiver gives the directory its name, and says so.
@@ -89,36 +85,53 @@ impl Sender {
         stage: Stage,
         progress: Progress<'_>,
     ) -> Result<Sent, StoreError> {
+        let sent = self.converse(checkpoint, stage, progress);
+        match &sent {
+            Ok(_) | Err(StoreError::Broken { .. } | StoreError::Stream { .. }) => {}
+            // The receiver need not wait.
+            Err(error) => drop(self.connection.write(&Frame::Failed(error.to_string()))),
+        }
+        sent
+    }
+
+    fn converse(
+        &mut self,
+        checkpoint: &Checkpoint,
+        stage: Stage,
+        progress: Progress<'_>,
+    ) -> Result<Sent, StoreError> {
         let index = checkpoint.index();
         let text = index.encode()?;
-        let chunk = ChunkName::of(&text);
-        let name = self.codec.name(&chunk.hash);
-        let is_last = stage != Stage::Before;
-        let proof = proof_of_index(&self.codec, &self.challenge, &name, is_last);
-        let object = self.codec.encode(&chunk, &text);
-        self.write(&Frame::Index(IndexFrame {
-            is_last,
+        let (kind, chunk) = (Kind::Index(""), ChunkName::of(&text));
+        let codec = self.connection.codec();
+        let mut frame = IndexFrame {
+            is_last: stage != Stage::Before,
             stopped_us: stage.stopped_us(),
             bytes: chunk.bytes,
-            name,
-            proof,
-            object,
-        }))?;
-        let wanted = match self.channel.is_answered {
+            name: codec.name_of(kind, &chunk.hash),
+            proof: [0; 32],
+            object: codec.encode(kind, &chunk, &text),
+        };
+        frame.proof = self.connection.proof("index", &said_of_index(&frame));
+        let done = self.connection.proof("done", &frame.name);
+        self.write(&Frame::Index(frame))?;
+        let wanted = match self.connection.is_answered() {
             false => vec![true; index.chunks.len()],
-            true => match self.read()? {
-                Frame::Wanted(wanted) if wanted.len() == index.chunks.len() => wanted,
+            true => match self.read(WANTED, index.chunks.len())? {
+                Frame::Wanted(wanted) => wanted,
                 other => return Err(unexpected(&other)),
             },
         };
         let wanted: Vec<usize> = (0..wanted.len()).filter(|n| wanted[*n]).collect();
         let sent_bytes = self.send_chunks(checkpoint, &wanted, progress)?;
         self.write(&Frame::End)?;
-        if self.channel.is_answered {
-            match self.read()? {
-                Frame::Done { proof } if proof == proof_of_done(&self.codec, &self.challenge, &name) => {}
+        if self.connection.is_answered() {
+            match self.read(DONE, 0)? {
+                Frame::Done { proof } if proof == done => {}
                 Frame::Done { .. } => {
-                    return Err(StoreError::OtherKey("The receiver does not prove that it has the key"));
+                    return Err(StoreError::OtherKey(
+                        "The receiver does not prove that it has the checkpoint",
+                    ));
                 }
                 other => return Err(unexpected(&other)),
             }
@@ -140,31 +153,30 @@ impl Sender {
     ) -> Result<u64, StoreError> {
         let chunks = &checkpoint.index().chunks;
         let all = wanted.iter().map(|n| chunks[*n].bytes).sum();
-        let (done, sent) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (codec, writer) = (&self.codec, Mutex::new(&mut self.channel.writer));
+        let (done, sent, count_of) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let (codec, writer) = (self.connection.codec(), Arc::clone(self.connection.writer()));
         let made = for_each(wanted.len(), 1, &Limit::none(), |n, _| {
             let chunk = &chunks[wanted[n]];
-            let object = codec.encode(chunk, &checkpoint.read(wanted[n])?);
+            let object = codec.encode(Kind::Chunk, chunk, &checkpoint.read(wanted[n])?);
             sent.fetch_add(object.len() as u64, Ordering::Relaxed);
             let frame = Frame::Chunk { place: count(wanted[n]), object };
             // After a panic in between the stream is of no use, and the panic goes on.
-            frame.write(&mut **writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner))?;
+            frame.write(&mut **writer.lock().unwrap_or_else(PoisonError::into_inner))?;
+            count_of.fetch_add(1, Ordering::Relaxed);
             progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
             Ok::<_, StoreError>(())
         });
+        self.sent_chunks += count_of.into_inner();
         made.map_err(|error| self.reason_of(error))?;
         Ok(sent.into_inner())
     }
 
     fn write(&mut self, frame: &Frame) -> Result<(), StoreError> {
-        let flushing = broken("nothing more could be sent");
-        let written = frame.write(&mut self.channel.writer);
-        let flushed = written.and_then(|()| self.channel.writer.flush().map_err(flushing));
-        flushed.map_err(|error| self.reason_of(error))
+        self.connection.write(frame).map_err(|error| self.reason_of(error))
     }
 
-    fn read(&mut self) -> Result<Frame, StoreError> {
-        match Frame::read(&mut self.channel.reader)? {
+    fn read(&mut self, kind: u8, chunks: usize) -> Result<Frame, StoreError> {
+        match Frame::read(self.connection.reader(), &[kind], chunks)? {
             Frame::Failed(text) => Err(failure(&text)),
             frame => Ok(frame),
         }
@@ -172,10 +184,10 @@ impl Sender {
 
     /// What the receiver said before it closed the connection, if that is why there was an error.
     fn reason_of(&mut self, error: StoreError) -> StoreError {
-        if !self.channel.is_answered || !matches!(error, StoreError::Broken { .. }) {
+        if !self.connection.is_answered() || !matches!(error, StoreError::Broken { .. }) {
             return error;
         }
-        match Frame::read(&mut self.channel.reader) {
+        match Frame::read(self.connection.reader(), &[], 0) {
             Ok(Frame::Failed(text)) => failure(&text),
             _ => error,
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::fixture::{files, noise, open, write, write_upon};
 use crate::key::Key;
+use crate::object::{Codec, Kind};
 use crate::{Checkpoint, Compression, Progress, StoreError};
 
 const NOBODY: Progress<'static> = &|_, _| ();
@@ -49,7 +50,7 @@ fn transfer(
     checkpoints: &[&Checkpoint],
     receiver: &mut Receiver,
     codec: &Codec,
-    (sender, mut channel): (Channel, Channel),
+    (sender, channel): (Channel, Channel),
 ) -> (Result<Sent, StoreError>, Result<Received, StoreError>) {
     thread::scope(|scope| {
         let sending = scope.spawn(move || {
@@ -60,10 +61,13 @@ fn transfer(
             }
             sender.send(last, Stage::Last(None), NOBODY)
         });
-        let received = receiver.receive(&mut channel, NOBODY);
-        drop(channel);
+        let received = receive(receiver, channel, codec);
         (sending.join().unwrap(), received)
     })
+}
+
+fn receive(receiver: &mut Receiver, channel: Channel, codec: &Codec) -> Result<Received, StoreError> {
+    receiver.receive(&mut Connection::accept(channel, codec.clone())?, NOBODY)
 }
 
 #[test]
@@ -72,8 +76,8 @@ fn checkpoint_arrives_byte_for_byte_and_connections_that_break_are_gone_on_with(
     let checkpoint = checkpoint(&temporary.path().join("from"));
     let to = temporary.path().join("to");
     for codec in [Codec::default(), sealed(1)] {
-        let mut receiver = Receiver::new(&to, codec.clone());
-        for breaks_after in [0, 10, 100, 3000, 50_000, 1_000_000] {
+        let mut receiver = Receiver::new(&to).unwrap();
+        for breaks_after in [0, 10, 60, 100, 3000, 50_000, 1_000_000] {
             let (sent, received) = transfer(&[&checkpoint], &mut receiver, &codec, connection(breaks_after));
             assert!(matches!(sent, Err(StoreError::Broken { .. })), "{breaks_after}: {sent:?}");
             assert!(matches!(received, Err(StoreError::Broken { .. })), "{breaks_after}: {received:?}");
@@ -81,7 +85,7 @@ fn checkpoint_arrives_byte_for_byte_and_connections_that_break_are_gone_on_with(
         }
         // Another process, which has what the first has left.
         drop(receiver);
-        let mut receiver = Receiver::new(&to, codec.clone());
+        let mut receiver = Receiver::new(&to).unwrap();
         let (sent, received) = transfer(&[&checkpoint], &mut receiver, &codec, connection(usize::MAX));
         let (sent, received) = (sent.unwrap(), received.unwrap());
         assert!(0 < sent.sent_chunks && sent.sent_chunks < sent.chunks, "{sent:?}");
@@ -109,16 +113,16 @@ fn pipe_carries_all_of_it_and_a_part_of_it_makes_nothing() {
     Sender::new(channel, sealed(3)).unwrap().send(&checkpoint, Stage::Last(None), NOBODY).unwrap();
     let bytes = bytes.lock().unwrap().clone();
     let to = temporary.path().join("to");
-    let receive = |bytes: &[u8], codec| {
-        let mut channel = Channel::new(io::Cursor::new(bytes.to_vec()), io::sink(), false);
-        Receiver::new(&to, codec).receive(&mut channel, NOBODY)
+    let receive = |bytes: &[u8], codec: Codec| {
+        let channel = Channel::new(io::Cursor::new(bytes.to_vec()), io::sink(), false);
+        receive(&mut Receiver::new(&to).unwrap(), channel, &codec)
     };
     for length in (0..bytes.len()).step_by(bytes.len() / 40).chain([bytes.len() - 1]) {
         let error = receive(&bytes[..length], sealed(3)).unwrap_err();
         assert!(matches!(error, StoreError::Broken { .. }) && !to.exists(), "{length}: {error}");
     }
-    // A changed bit is found wherever it is.
-    for at in (0..bytes.len()).step_by(bytes.len() / 60) {
+    // A changed bit is found wherever it is, of what comes first at every place.
+    for at in (0..200).chain((200..bytes.len()).step_by(bytes.len() / 60)) {
         let mut changed = bytes.clone();
         changed[at] ^= 1;
         receive(&changed, sealed(3)).unwrap_err();
@@ -132,24 +136,66 @@ fn pipe_carries_all_of_it_and_a_part_of_it_makes_nothing() {
 
 #[test]
 fn sides_with_different_keys_take_nothing_from_each_other() {
-    let temporary = tempfile::tempdir().unwrap();
-    let checkpoint = checkpoint(&temporary.path().join("from"));
     for (ours, theirs) in
         [(sealed(1), sealed(2)), (sealed(1), Codec::default()), (Codec::default(), sealed(1))]
     {
-        let (sender, mut channel) = connection(usize::MAX);
-        let mut receiver = Receiver::new(&temporary.path().join("to"), theirs);
+        let (sender, receiver) = connection(usize::MAX);
         thread::scope(|scope| {
-            let sending =
-                scope.spawn(|| Sender::new(sender, ours)?.send(&checkpoint, Stage::Last(None), NOBODY));
-            let received = receiver.receive(&mut channel, NOBODY);
-            drop(channel);
-            assert!(matches!(received, Err(StoreError::OtherKey(_))), "{received:?}");
-            let error = sending.join().unwrap().unwrap_err();
-            assert!(error.to_string().contains("the receiver says: The sender does not prove"), "{error}");
+            let greeting = scope.spawn(|| Connection::greet(sender, ours).map(drop));
+            let accepted = Connection::accept(receiver, theirs).map(drop);
+            accepted.unwrap_err();
+            let error = greeting.join().unwrap().unwrap_err();
+            assert!(matches!(error, StoreError::OtherKey(_)), "{error}");
         });
-        assert!(!temporary.path().join("to.partial").exists());
     }
+    // Somebody who says that he has the key, and has not.
+    let (one, other) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut one = one;
+            one.write_all(&frame::greeting(frame::SENDER, 1, &[5; 32])).unwrap();
+            one.write_all(&[6; 32]).unwrap();
+            let mut said = Vec::new();
+            one.read_to_end(&mut said).unwrap();
+            assert!(String::from_utf8_lossy(&said).contains("does not prove"));
+        });
+        let channel = Channel::new(other.try_clone().unwrap(), other, true);
+        assert!(matches!(Connection::accept(channel, sealed(1)), Err(StoreError::OtherKey(_))));
+    });
+}
+
+#[test]
+fn side_that_is_at_work_says_so_and_a_stranger_is_not_waited_for() {
+    let temporary = tempfile::tempdir().unwrap();
+    let address = Address::Unix(temporary.path().join("socket"));
+    let listener = Listener::bind(&address, &Codec::default(), false).unwrap();
+    let stranger = UnixStream::connect(temporary.path().join("socket")).unwrap();
+    drop(stranger);
+    let channel = listener.accept(Instant::now() + Duration::from_secs(60)).unwrap();
+    let error = Connection::accept(channel, Codec::default()).unwrap_err();
+    assert!(matches!(error, StoreError::Broken { .. }), "{error}");
+    // The next one is heard.
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let channel = address.connect(&Codec::default(), false, Instant::now()).unwrap();
+            let mut connection = Connection::greet(channel, Codec::default()).unwrap();
+            connection.write(&frame::Frame::Alive).unwrap();
+            connection.write(&frame::Frame::Alive).unwrap();
+            connection.write(&frame::Frame::End).unwrap();
+            let mut byte = [0];
+            let _ = connection.reader().read(&mut byte);
+        });
+        let channel = listener.accept(Instant::now() + Duration::from_secs(60)).unwrap();
+        let mut connection = Connection::accept(channel, Codec::default()).unwrap();
+        let frame = frame::Frame::read(connection.reader(), &[frame::END], 0).unwrap();
+        assert_eq!(frame, frame::Frame::End);
+    });
+    // A socket that was left is replaced, one that somebody listens at is not.
+    assert!(Listener::bind(&address, &Codec::default(), false).is_err());
+    let left = temporary.path().join("left");
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    assert!(left.exists());
+    Listener::bind(&Address::Unix(left), &Codec::default(), false).unwrap();
 }
 
 #[test]
@@ -168,9 +214,8 @@ fn stream_of_an_earlier_connection_is_not_taken_again() {
         let (mut back, mut forth) = (other.try_clone().unwrap(), between.try_clone().unwrap());
         scope.spawn(move || io::copy(&mut back, &mut forth));
         scope.spawn(|| {
-            let mut channel =
-                Channel::new(receiver.try_clone().unwrap(), receiver.try_clone().unwrap(), true);
-            Receiver::new(&to, sealed(1)).receive(&mut channel, NOBODY).unwrap();
+            let channel = Channel::new(receiver.try_clone().unwrap(), receiver.try_clone().unwrap(), true);
+            super::tests::receive(&mut Receiver::new(&to).unwrap(), channel, &sealed(1)).unwrap();
             receiver.shutdown(std::net::Shutdown::Both).unwrap();
         });
         let mut kept = Vec::new();
@@ -186,8 +231,8 @@ fn stream_of_an_earlier_connection_is_not_taken_again() {
     });
     assert!(to.exists());
     std::fs::remove_dir_all(&to).unwrap();
-    let mut channel = Channel::new(io::Cursor::new(kept), io::sink(), true);
-    let again = Receiver::new(&to, sealed(1)).receive(&mut channel, NOBODY);
+    let channel = Channel::new(io::Cursor::new(kept), io::sink(), true);
+    let again = receive(&mut Receiver::new(&to).unwrap(), channel, &sealed(1));
     assert!(matches!(again, Err(StoreError::OtherKey(_))) && !to.exists(), "{again:?}");
 }
 
@@ -199,7 +244,7 @@ fn what_was_sent_before_the_last_index_is_not_sent_again() {
     buffers[0][4 << 20] ^= 1;
     let second = write_upon(&temporary.path().join("second"), &buffers, &noise(300_000, 3), Some(&first));
     let (first, second) = (open(&first), open(&second));
-    let mut receiver = Receiver::new(&temporary.path().join("to"), Codec::default());
+    let mut receiver = Receiver::new(&temporary.path().join("to")).unwrap();
     let (sent, received) =
         transfer(&[&first, &second], &mut receiver, &Codec::default(), connection(usize::MAX));
     let sent = sent.unwrap();
@@ -214,7 +259,7 @@ fn chunks_that_were_not_asked_for_are_refused() {
     let text = checkpoint.index().encode().unwrap();
     let chunk = crate::ChunkName::of(&text);
     let codec = Codec::default();
-    let object = codec.encode(&chunk, &text);
+    let object = codec.encode(Kind::Index(""), &chunk, &text);
     let index = frame::IndexFrame {
         is_last: true,
         stopped_us: u64::MAX,
@@ -225,31 +270,28 @@ fn chunks_that_were_not_asked_for_are_refused() {
     };
     let of = |place: usize| {
         let bytes = checkpoint.read(place).unwrap();
-        frame::Frame::Chunk {
-            place: place as u32,
-            object: codec.encode(&checkpoint.index().chunks[place], &bytes),
-        }
+        let object = codec.encode(Kind::Chunk, &checkpoint.index().chunks[place], &bytes);
+        frame::Frame::Chunk { place: place as u32, object }
     };
-    let other = frame::Frame::Chunk { place: 0, object: codec.encode(&chunk, &text) };
+    let other = frame::Frame::Chunk { place: 0, object: codec.encode(Kind::Chunk, &chunk, &text) };
     let beyond = frame::Frame::Chunk { place: 1 << 30, object: vec![0] };
     let cases: [(&[frame::Frame], &str); 6] = [
         (&[of(0), of(0)], "came twice"),
         (&[beyond], "was not asked for"),
         (&[other], "another hash"),
         (&[of(0), frame::Frame::End], "before all chunks"),
-        (&[frame::Frame::Done { proof: [0; 32] }], "where a chunk was due"),
-        (&[frame::Frame::Failed("no disk".into())], "where a chunk was due"),
+        (&[frame::Frame::Done { proof: [0; 32] }], "no place"),
+        (&[frame::Frame::Failed("no disk".into())], "the sender says: no disk"),
     ];
     for (frames, reason) in cases {
-        let mut bytes = frame::greeting(frame::SENDER, 0).to_vec();
+        let mut bytes = frame::greeting(frame::SENDER, 0, &[0; 32]).to_vec();
         frame::Frame::Index(index.clone()).write(&mut bytes).unwrap();
         frames.iter().for_each(|frame| frame.write(&mut bytes).unwrap());
-        let mut channel = Channel::new(io::Cursor::new(bytes), io::sink(), false);
-        let error = Receiver::new(&temporary.path().join("to"), Codec::default())
-            .receive(&mut channel, NOBODY)
-            .unwrap_err();
+        let channel = Channel::new(io::Cursor::new(bytes), io::sink(), false);
+        let to = temporary.path().join("to");
+        let error = receive(&mut Receiver::new(&to).unwrap(), channel, &codec).unwrap_err();
         assert!(error.to_string().contains(reason), "{reason}: {error}");
-        assert!(!temporary.path().join("to").exists());
+        assert!(!to.exists());
     }
 }
 
@@ -292,9 +334,9 @@ fn sockets_carry_checkpoints_and_tcp_wants_a_key() {
                         .unwrap()
                         .send(checkpoint, Stage::Last(None), NOBODY)
                 });
-            let mut channel = listener.accept(Instant::now() + Duration::from_secs(60)).unwrap();
-            let received =
-                Receiver::new(&temporary.path().join("to"), codec.clone()).receive(&mut channel, NOBODY);
+            let channel = listener.accept(Instant::now() + Duration::from_secs(60)).unwrap();
+            let to = temporary.path().join("to");
+            let received = receive(&mut Receiver::new(&to).unwrap(), channel, codec);
             assert_eq!(files(&received.unwrap().directory), files(checkpoint.path()));
             sending.join().unwrap().unwrap();
         });

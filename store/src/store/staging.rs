@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Directories of commands at work: a checkpoint on its way into a store, or out of it.
+//!
+//! INVARIANT: whoever works in one has it locked. One that nobody has locked is removed by a collection, but not a checkpoint that was
+//! to be added and is complete: the store does not have it.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use stasis::criu::MANIFEST_FILE;
+
+use super::{STAGING, Store, make_unique};
+use crate::error::{StoreError, failed, refused};
+
+/// The checkpoint's directory in that of a command.
+const CHECKPOINT: &str = "checkpoint";
+const IN: &str = "in-";
+const OUT: &str = "out-";
+
+/// What a staging directory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StagingKind {
+    /// A checkpoint that is to be added.
+    In,
+    /// One that was fetched.
+    Out,
+}
+
+/// A directory of a command at work. It is removed with this, unless it is kept.
+#[derive(Debug)]
+pub struct Staging {
+    path: PathBuf,
+    lock: Option<Flock<File>>,
+}
+
+impl Store {
+    /// Makes a directory for a command, which nobody else uses.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn stage(&self, kind: StagingKind) -> Result<Staging, StoreError> {
+        // A collection may come between the next two acts.
+        let _lock = self.lock(FlockArg::LockShared)?;
+        let prefix = if kind == StagingKind::In { IN } else { OUT };
+        let path = make_unique(&self.path.join(STAGING), prefix)?;
+        let opened = File::open(&path).map_err(failed("open", &path))?;
+        let lock = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
+        Ok(Staging { lock: Some(lock.map_err(|(_, errno)| refused("lock", &path)(errno))?), path })
+    }
+}
+
+impl Staging {
+    /// Takes the directory that another process had, whose checkpoint is at `checkpoint`.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`], [`StoreError::Io`].
+    pub fn adopt(checkpoint: &Path) -> Result<Self, StoreError> {
+        let path = checkpoint.parent().unwrap_or(checkpoint).to_owned();
+        let opened = File::open(&path).map_err(failed("open", &path))?;
+        match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self { path, lock: Some(lock) }),
+            Err(_) => Err(StoreError::Busy { directory: path }),
+        }
+    }
+
+    /// Where the checkpoint's directory is to be.
+    #[must_use]
+    pub fn checkpoint(&self) -> PathBuf {
+        self.path.join(CHECKPOINT)
+    }
+
+    /// Leaves the directory where it is.
+    pub fn keep(mut self) {
+        self.lock = None;
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.lock.is_some()
+            && let Err(error) = fs::remove_dir_all(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "a staging directory stays until it is collected");
+        }
+    }
+}
+
+/// Whether nobody works in a staging directory, and nobody misses what is in it.
+pub(super) fn is_abandoned(path: &Path) -> bool {
+    let Ok(opened) = File::open(path) else { return false };
+    let is_free = Flock::lock(opened, FlockArg::LockExclusiveNonblock).is_ok();
+    let is_in = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(IN));
+    is_free && !(is_in && has_manifest(&path.join(CHECKPOINT)))
+}
+
+/// Whether a checkpoint is complete, of one tree or of several.
+fn has_manifest(directory: &Path) -> bool {
+    let trees = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    directory.join(MANIFEST_FILE).exists() || trees.into_iter().any(|tree| tree.join(MANIFEST_FILE).exists())
+}
