@@ -17,7 +17,7 @@ use stasis::criu::{
 use stasis::image::{EarlierFile, own_chunks};
 
 use crate::Progress;
-use crate::cut::{self, Cut};
+use crate::cut::{self, Cut, Grain};
 use crate::error::{StoreError, failed};
 use crate::index::{ChunkIndex, ChunkName, IndexedFile, Part};
 
@@ -43,12 +43,17 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the directory of a checkpoint, or of a session, whose files are those of `trust`, and cuts its files.
+    /// Opens the directory of a checkpoint, or of a session, whose files are those of `trust`, and cuts its files by `grain`.
     ///
     /// # Errors
     /// [`StoreError::Manifest`], [`StoreError::Image`], [`StoreError::NotListed`] and [`StoreError::Io`] when it is not
     /// complete or not as it was written.
-    pub fn open(directory: &Path, trust: Trust, progress: Progress<'_>) -> Result<Self, StoreError> {
+    pub fn open(
+        directory: &Path,
+        trust: Trust,
+        grain: Grain,
+        progress: Progress<'_>,
+    ) -> Result<Self, StoreError> {
         let directory = directory.canonicalize().map_err(failed("find", directory))?;
         let opened = OpenDirectory::open(&directory, trust.clone())?;
         let mut found = Found::default();
@@ -65,7 +70,10 @@ impl Checkpoint {
             }
         }
         let paths = found.paths.clone();
-        Self::cut(opened, found, paths, progress)
+        if grain != Grain::Table {
+            found.sources.iter_mut().for_each(|source| source.known.clear());
+        }
+        Self::cut(opened, found, paths, grain, progress)
     }
 
     /// Cuts images that are copied of a running process into `directory`: each by its path there, and by that which it has in the
@@ -97,17 +105,18 @@ impl Checkpoint {
             let new: Vec<String> = new.collect();
             found.directories.extend(new);
         }
-        Self::cut(opened, found, paths, progress)
+        Self::cut(opened, found, paths, Grain::Table, progress)
     }
 
     fn cut(
         opened: OpenDirectory,
         found: Found,
         paths: Vec<String>,
+        grain: Grain,
         progress: Progress<'_>,
     ) -> Result<Self, StoreError> {
         let open = |n: usize| Ok(opened.file(&paths[n])?);
-        let cuts = cut::all(&found.sources, open, progress)?;
+        let cuts = cut::all(&found.sources, grain, open, progress)?;
         let (index, places) = assemble(found.directories, found.paths, &found.sources, &cuts);
         // Now, while nothing depends on it.
         let index = index.checked()?;

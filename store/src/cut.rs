@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the files of a checkpoint are cut into chunks.
 //!
-//! The chunks of a runtime's image are cut as in its table, which has their hashes: their bytes need not be read. What else
-//! there is, CRIU's pages above all, is cut where its content says (FastCDC), so that two dumps of which one has a page
-//! more have most of their chunks in common. Zeros are no chunk.
+//! Bytes are cut where their content says (FastCDC), so that two dumps of which one has a page more have most of their chunks in
+//! common. Zeros are no chunk. The image of a runtime can be cut as in its own table instead, which has the hashes: its bytes need not be
+//! read then.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -17,8 +17,24 @@ use crate::checkpoint::Source;
 use crate::error::{StoreError, failed};
 use crate::index::ChunkName;
 
-/// Least, usual and most bytes of a chunk that is cut by its content.
-const CUT: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
+/// Where files are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// Images as in their tables, the rest by its content into 64 KiB as a rule: for what is sent once.
+    Table,
+    /// All by its content, into so many bytes as a rule, at least a quarter and at most four times of that: for what is kept beside others
+    /// that are nearly the same.
+    Bytes(u32),
+}
+
+impl Grain {
+    /// Least, usual and most bytes of a chunk that is cut by its content.
+    fn lengths(self) -> [usize; 3] {
+        let usual = if let Self::Bytes(bytes) = self { bytes as usize } else { 64 << 10 };
+        [usual / 4, usual, usual * 4]
+    }
+}
+
 /// How much is cut at a time: its last cut is made by position, not by content.
 const SEGMENT: u64 = 32 << 20;
 
@@ -58,6 +74,7 @@ fn gaps(bytes: u64, known: &[Cut]) -> Vec<(u64, u64)> {
 /// The pieces of each of the `sources`, in order and without a gap; `progress` hears of bytes that were read.
 pub(crate) fn all(
     sources: &[Source],
+    grain: Grain,
     open: impl Fn(usize) -> Result<std::fs::File, StoreError> + Sync,
     progress: Progress<'_>,
 ) -> Result<Vec<Vec<Cut>>, StoreError> {
@@ -79,7 +96,7 @@ pub(crate) fn all(
         reserved.map_err(|_| failed("find memory to read", path)(std::io::ErrorKind::OutOfMemory.into()))?;
         bytes.resize(size(length), 0);
         open(file)?.read_exact_at(&mut bytes, offset).map_err(failed("read", path))?;
-        let found = segment(offset, &bytes);
+        let found = segment(offset, &bytes, grain);
         // A panic in between leaves a list of pieces, as before or with them.
         cuts[file].lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(found);
         let before = done.fetch_add(length, std::sync::atomic::Ordering::Relaxed);
@@ -95,8 +112,8 @@ pub(crate) fn all(
 }
 
 /// The pieces of a segment at `offset`.
-fn segment(offset: u64, bytes: &[u8]) -> Vec<Cut> {
-    let [least, usual, most] = CUT;
+pub(crate) fn segment(offset: u64, bytes: &[u8], grain: Grain) -> Vec<Cut> {
+    let [least, usual, most] = grain.lengths();
     let piece = |(at, bytes): (usize, &[u8])| {
         let is_zero = bytes.iter().all(|byte| *byte == 0);
         let hash = (!is_zero).then(|| ChunkName::of(bytes).hash);
@@ -133,7 +150,8 @@ mod tests {
         other.splice(40 * 4096..40 * 4096, noise(4096));
         let hashes = |bytes: &[u8]| {
             let segments = gaps(bytes.len() as u64, &[]);
-            let cut = |(at, length): (u64, u64)| segment(at, &bytes[size(at)..size(at + length)]);
+            let cut =
+                |(at, length): (u64, u64)| segment(at, &bytes[size(at)..size(at + length)], Grain::Table);
             segments.into_iter().flat_map(cut).map(|cut| cut.hash).collect::<Vec<_>>()
         };
         let (one, other) = (hashes(&one), hashes(&other));
@@ -145,7 +163,7 @@ mod tests {
     fn pieces_follow_each_other_and_zeros_have_no_hash() {
         let mut bytes = noise(300 << 10);
         bytes.resize(1 << 20, 0);
-        let cuts = segment(5, &bytes);
+        let cuts = segment(5, &bytes, Grain::Table);
         let mut at = 5;
         for cut in &cuts {
             assert_eq!(cut.offset, at);

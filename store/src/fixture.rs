@@ -11,7 +11,7 @@ use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{CriuOptions, LAYOUT, Manifest, NO_PLUGINS, Trust, commit_now, prepare};
 use stasis::image::{Extent, IMAGE_FILE, Image, ImageWriter, Limit};
 
-use crate::Checkpoint;
+use crate::{Checkpoint, Grain};
 
 /// Bytes that do not repeat.
 pub(crate) fn noise(bytes: usize, seed: u64) -> Vec<u8> {
@@ -72,7 +72,7 @@ pub(crate) fn write_upon(
 }
 
 pub(crate) fn open(directory: &Path) -> Checkpoint {
-    Checkpoint::open(directory, Trust::of_caller(), &|_, _| ()).unwrap()
+    Checkpoint::open(directory, Trust::of_caller(), Grain::Table, &|_, _| ()).unwrap()
 }
 
 /// All files of a directory and their bytes, but for CRIU's log, which no checkpoint needs.

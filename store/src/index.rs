@@ -55,8 +55,7 @@ impl<'de> Deserialize<'de> for ChunkName {
 }
 
 /// A part of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The chunk at this place of the list.
     Chunk(u32),
@@ -67,8 +66,36 @@ pub enum Part {
     },
 }
 
+/// A part in the text of an index. Numbers are counted back, so that two indices of nearly the same chunks have nearly the same text.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum TextPart {
+    /// 0 is the first chunk of the list that was in no part before; n the n-th before that one.
+    Back(u32),
+    Zeros {
+        zeros: u64,
+    },
+}
+
+/// A file in the text of an index.
+#[derive(Debug, Serialize, Deserialize)]
+struct TextFile {
+    path: String,
+    bytes: u64,
+    parts: Vec<TextPart>,
+}
+
+/// The text of an index.
+#[derive(Debug, Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    directories: Vec<String>,
+    files: Vec<TextFile>,
+    chunks: Vec<ChunkName>,
+}
+
 /// A file of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedFile {
     /// Its path in the checkpoint's directory, with slashes.
     pub path: String,
@@ -78,8 +105,8 @@ pub struct IndexedFile {
     pub parts: Vec<Part>,
 }
 
-/// How the files of a checkpoint are made of chunks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How the files of a checkpoint are made of chunks. Chunks are listed in the order in which the files have them first.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkIndex {
     version: u32,
     /// The directories in the checkpoint's, each behind the one that it is in.
@@ -101,7 +128,11 @@ impl ChunkIndex {
     /// # Errors
     /// [`StoreError::TooLarge`] when it is longer than what is read.
     pub fn encode(&self) -> Result<Vec<u8>, StoreError> {
-        let text = serde_json::to_vec(self).map_err(|error| StoreError::Index { what: error.to_string() })?;
+        let text = self
+            .text()
+            .ok_or_else(|| StoreError::Index { what: "its chunks are not in order".to_owned() })?;
+        let text =
+            serde_json::to_vec(&text).map_err(|error| StoreError::Index { what: error.to_string() })?;
         match text.len() as u64 > MAX_INDEX_BYTES {
             true => Err(StoreError::TooLarge { bytes: self.file_bytes(), index: text.len() as u64 }),
             false => Ok(text),
@@ -119,8 +150,53 @@ impl ChunkIndex {
         if commas > 3 * MAX_PARTS {
             return Err(bad(format!("it has more than {MAX_PARTS} parts")));
         }
-        let index: Self = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
-        index.checked()
+        let text: Text = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+        let index = Self::of_text(text);
+        index.ok_or_else(|| bad("a file has a chunk that is not listed".to_owned()))?.checked()
+    }
+
+    /// Its text, if its chunks are in the order of the files.
+    fn text(&self) -> Option<Text> {
+        let mut next = 0_u32;
+        let mut part = |part: &Part| match *part {
+            Part::Zeros { zeros } => Some(TextPart::Zeros { zeros }),
+            Part::Chunk(chunk) => {
+                let back = next.checked_sub(chunk)?;
+                next += u32::from(back == 0);
+                Some(TextPart::Back(back))
+            }
+        };
+        let mut file = |file: &IndexedFile| {
+            let parts = file.parts.iter().map(&mut part).collect::<Option<_>>()?;
+            Some(TextFile { path: file.path.clone(), bytes: file.bytes, parts })
+        };
+        let files = self.files.iter().map(&mut file).collect::<Option<_>>()?;
+        Some(Text {
+            version: self.version,
+            directories: self.directories.clone(),
+            files,
+            chunks: self.chunks.clone(),
+        })
+    }
+
+    /// What a text says, if it counts back to chunks.
+    fn of_text(text: Text) -> Option<Self> {
+        let mut next = 0_u32;
+        let mut part = |part: TextPart| match part {
+            TextPart::Zeros { zeros } => Some(Part::Zeros { zeros }),
+            TextPart::Back(back) => {
+                let chunk = next.checked_sub(back)?;
+                next = next.checked_add(u32::from(back == 0))?;
+                Some(Part::Chunk(chunk))
+            }
+        };
+        let mut file = |file: TextFile| {
+            let parts = file.parts.into_iter().map(&mut part).collect::<Option<_>>()?;
+            Some(IndexedFile { path: file.path, bytes: file.bytes, parts })
+        };
+        let files = text.files.into_iter().map(&mut file).collect::<Option<_>>()?;
+        let Text { version, directories, chunks, .. } = Text { files: Vec::new(), ..text };
+        Some(Self { version, directories, files, chunks })
     }
 
     /// It, if a reader takes it.
@@ -277,6 +353,8 @@ pub(crate) mod tests {
         assert_eq!(ChunkIndex::parse(&index.encode().unwrap()).unwrap(), index);
         assert_eq!((index.file_bytes(), index.chunk_bytes()), (17, 8));
         assert_eq!(index.places(), [vec![(0, 0), (0, 9)], vec![(1, 0)]]);
+        let text = String::from_utf8(index.encode().unwrap()).unwrap();
+        assert!(text.contains(r#""parts":[0,{"zeros":4},1]"#) && text.contains(r#""parts":[0]"#), "{text}");
     }
 
     #[test]
@@ -284,7 +362,7 @@ pub(crate) mod tests {
         let refused = |change: &dyn Fn(&mut ChunkIndex), reason: &str| {
             let mut index = index();
             change(&mut index);
-            let error = ChunkIndex::parse(&index.encode().unwrap()).unwrap_err().to_string();
+            let error = index.encode().and_then(|text| ChunkIndex::parse(&text)).unwrap_err().to_string();
             assert!(error.contains(reason), "{reason}: {error}");
         };
         for path in ["", "/etc/passwd", "../x", "a/../x", "criu//x", "other/x", ".", "criu/..", "a\0b"] {
@@ -295,7 +373,13 @@ pub(crate) mod tests {
         }
         refused(&|index| index.directories.reverse(), "is no path");
         refused(&|index| index.files[0].bytes += 1, "have 14 bytes, and it has 15");
-        refused(&|index| index.files[1].parts[0] = Part::Chunk(2), "not listed");
+        for text in [r#"[1]"#, r#"[0, 2]"#, r#"[0, 4294967295]"#] {
+            let text = format!(
+                r#"{{"version": 1, "directories": [], "files": [{{"path": "a", "bytes": 3, "parts": {text}}}], "chunks": []}}"#
+            );
+            let error = ChunkIndex::parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("not listed"), "{error}");
+        }
         refused(&|index| index.files[1].parts.push(Part::Zeros { zeros: 0 }), "a part of 0 bytes");
         refused(&|index| index.files[1].parts.push(Part::Zeros { zeros: u64::MAX }), "a part of");
         refused(&|index| index.files[2].parts.push(Part::Zeros { zeros: u64::MAX >> 1 }), "and it has 0");
@@ -308,6 +392,8 @@ pub(crate) mod tests {
         refused(&|index| index.chunks.push(ChunkName::of(b"more")), "no file has");
         refused(&|index| index.chunks[1] = index.chunks[0], "and it has 3");
         refused(&|index| index.chunks[1].bytes = MAX_CHUNK_BYTES + 1, "a chunk has");
+        refused(&|index| index.chunks.truncate(1), "not listed");
+        refused(&|index| index.files[0].parts[0] = Part::Chunk(1), "not in order");
         refused(&|index| index.version = 2, "its version is 2");
         assert!(ChunkIndex::parse(b"{").is_err());
     }

@@ -28,6 +28,7 @@ mod stream;
 
 pub use self::assembly::Assembly;
 pub use self::checkpoint::Checkpoint;
+pub use self::cut::Grain;
 pub use self::error::StoreError;
 pub use self::index::{ChunkIndex, ChunkName, IndexedFile, MAX_CHUNK_BYTES, Part};
 pub use self::key::Key;

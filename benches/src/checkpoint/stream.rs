@@ -100,7 +100,12 @@ fn bandwidth(report: &Report, place: &Place, key: &str) -> Result<()> {
 fn downtime(report: &Report, place: &Place, key: &str) -> Result<()> {
     let unix = format!("unix:{}", text(place, "socket")?);
     let mut lines = Vec::new();
-    for (name, more) in [("moved", &[][..]), ("moved while it runs", &["--pre-copy"][..])] {
+    let ways: [(&str, &[&str], &[&str]); 3] = [
+        ("moved", &[], &[]),
+        ("moved while it runs", &["--pre-copy"], &[]),
+        ("moved while it runs, lazy", &["--pre-copy"], &["--lazy"]),
+    ];
+    for (name, more, lazy) in ways {
         let mut times = Vec::new();
         for bytes in place.sizes(report)? {
             if !place.has_room_for(4 * bytes as usize)? {
@@ -108,14 +113,14 @@ fn downtime(report: &Report, place: &Place, key: &str) -> Result<()> {
             }
             let mut worker = Worker::start(place, bytes)?;
             let (from, to) = (text(place, "image")?, text(place, "received")?);
-            let receiving = started(&["restore", "--from", &unix, "--key-file", key, &to])?;
+            let receiving = started(&[&["restore", "--from", &unix, "--key-file", key, &to], lazy].concat())?;
             let pid = worker.pid();
             run_stasis(&[&["checkpoint", &pid, &from, "--to", &unix, "--key-file", key], more].concat())?;
             worker.bury()?;
             let restored = ended(receiving)?;
             let stopped = restored["stopped_ms"].as_f64().context("no stopped_ms")?;
-            fs::remove_dir_all(to)?;
             worker.finish()?;
+            fs::remove_dir_all(to)?;
             report.plain(&format!("{} MiB, {name}, tmpfs", bytes >> 20), "stood_still", stopped, "ms");
             times.push((bytes, stopped));
         }

@@ -83,7 +83,7 @@ fn timed(wanted: &mut Option<Value>, bring: impl FnOnce() -> Result<()>) -> Resu
 }
 
 /// Ends a restored server, which is CRIU's orphan: somebody else reaps it.
-fn end(pid: i32) -> Result<()> {
+pub(super) fn end(pid: i32) -> Result<()> {
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     while Path::new(&format!("/proc/{pid}")).exists() {
         std::thread::sleep(PAUSE);

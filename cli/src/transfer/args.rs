@@ -38,6 +38,21 @@ impl KeyArgs {
     }
 }
 
+/// How a store is made.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ChunkArgs {
+    /// How long chunks are as a rule, of a store that is made: a power of two from 1 to 512 (64 unless given). Smaller ones are found again
+    /// more often, and are more files.
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(super) chunk_kib: Option<u32>,
+}
+
+impl ChunkArgs {
+    pub(super) fn bytes(&self) -> Option<u32> {
+        self.chunk_kib.map(|kib| kib << 10)
+    }
+}
+
 /// How chunks are kept or sent.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WriteArgs {
@@ -87,6 +102,8 @@ pub struct DestinationArgs {
     /// Do not remove DIRECTORY when the receiver has all of it.
     #[arg(long, requires = "to")]
     pub(super) keep: bool,
+    #[command(flatten)]
+    pub(super) chunks: ChunkArgs,
     #[command(flatten)]
     pub(super) write: WriteArgs,
     #[command(flatten)]

@@ -75,7 +75,7 @@ impl Destination {
     /// When the key cannot be read, the store cannot be opened or has a checkpoint of that name.
     pub fn of(args: &DestinationArgs, directory: &Path) -> Result<Self> {
         if let Some(path) = &args.store {
-            let store = Store::create(path, args.write.codec()?, Trust::of_caller())?;
+            let store = Store::create(path, args.write.codec()?, Trust::of_caller(), args.chunks.bytes())?;
             let name = directory.to_string_lossy().into_owned();
             store.check_free(&name)?;
             let staging = store.stage(StagingKind::In)?;
@@ -214,7 +214,7 @@ impl Drop for Destination {
 
 fn add(store: &Store, name: &str, directory: &Path, quiet: bool) -> Result<Added> {
     let bar = bar(quiet, "cutting the files");
-    let checkpoint = Checkpoint::open(directory, Trust::of_caller(), &on(&bar))?;
+    let checkpoint = Checkpoint::open(directory, Trust::of_caller(), store.grain(), &on(&bar))?;
     bar.set_message("keeping new chunks");
     let added = store.add(name, &checkpoint, &on(&bar));
     bar.finish_and_clear();

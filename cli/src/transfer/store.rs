@@ -9,7 +9,7 @@ use serde_json::json;
 use stasis::criu::Trust;
 use stasis_store::{Checkpoint, Kept, Store};
 
-use super::args::{KeyArgs, WriteArgs};
+use super::args::{ChunkArgs, KeyArgs, WriteArgs};
 use crate::output::{self, line};
 use crate::progress::{bar, mebibytes, on};
 
@@ -36,6 +36,8 @@ enum Act {
         directory: PathBuf,
         /// What it is called in the store.
         name: String,
+        #[command(flatten)]
+        chunks: ChunkArgs,
         #[command(flatten)]
         write: WriteArgs,
     },
@@ -89,11 +91,11 @@ enum Act {
 pub fn run(args: &StoreArgs) -> Result<()> {
     let trust = if args.trust_owner { Trust::Anyone } else { Trust::of_caller() };
     let (value, text) = match &args.act {
-        Act::Add { store, directory, name, write } => {
-            let store = Store::create(store, write.codec()?, trust.clone())?;
+        Act::Add { store, directory, name, chunks, write } => {
+            let store = Store::create(store, write.codec()?, trust.clone(), chunks.bytes())?;
             store.check_free(name)?;
             let bar = bar(args.json, "cutting the files");
-            let checkpoint = Checkpoint::open(directory, trust, &on(&bar))?;
+            let checkpoint = Checkpoint::open(directory, trust, store.grain(), &on(&bar))?;
             bar.set_message("keeping new chunks");
             let added = store.add(name, &checkpoint, &on(&bar));
             bar.finish_and_clear();

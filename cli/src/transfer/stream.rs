@@ -10,7 +10,8 @@ use clap::Args;
 use serde_json::json;
 use stasis::criu::Trust;
 use stasis_store::{
-    Address, Checkpoint, Codec, Connection, Listener, Received, Receiver, Sender, Sent, Stage, StoreError,
+    Address, Checkpoint, Codec, Connection, Grain, Listener, Received, Receiver, Sender, Sent, Stage,
+    StoreError,
 };
 
 use super::args::{KeyArgs, NetworkArgs, WriteArgs};
@@ -114,7 +115,7 @@ impl Way<'_> {
         mut connected: Option<Sender>,
     ) -> Result<Sent> {
         let bar = bar(self.quiet, "cutting the files");
-        let checkpoint = Checkpoint::open(directory, trust.clone(), &on(&bar))?;
+        let checkpoint = Checkpoint::open(directory, trust.clone(), Grain::Table, &on(&bar))?;
         bar.set_message("sending chunks");
         let mut until = Instant::now() + self.network.wait();
         let sent = loop {

@@ -14,14 +14,16 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::fcntl::FlockArg;
 use nix::unistd::syncfs;
+use queues::words::size;
 use serde::Serialize;
 use stasis::image::{Limit, for_each};
 
 use super::{CHUNKS, INCOMING, Store, check_name, make_unique, publish, write_new};
 use crate::Progress;
 use crate::checkpoint::Checkpoint;
+use crate::cut::{Cut, Grain, segment};
 use crate::error::{StoreError, failed, refused};
-use crate::index::{ChunkIndex, ChunkName};
+use crate::index::ChunkName;
 use crate::object::Kind;
 
 /// The first bytes of a checkpoint's file.
@@ -76,33 +78,42 @@ impl Store {
         self.check_free(name)?;
         let _lock = self.lock(FlockArg::LockShared)?;
         let index = checkpoint.index();
+        let text = IndexText::cut(index.encode()?, self.grain());
         let incoming = Incoming::make(&self.path)?;
         let (done, written) = (AtomicU64::new(0), AtomicU64::new(0));
-        let made = Mutex::new(Vec::new());
+        let made = Mutex::new(BTreeSet::new());
         let all = index.chunk_bytes();
+        let add = |chunk: &ChunkName, read: &dyn Fn() -> Result<Vec<u8>, StoreError>| {
+            if !self.has(chunk) {
+                let object = self.codec.encode(Kind::Chunk, chunk, &read()?);
+                let name = self.codec.name(&chunk.hash);
+                // A panic in between leaves the set as before, or with this.
+                if made.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+                    let place = incoming.path.join(blake3::Hash::from(name).to_hex().as_str());
+                    write_new(&place, &object).map_err(failed("write", &place))?;
+                    written.fetch_add(object.len() as u64, Ordering::Relaxed);
+                }
+            }
+            Ok::<_, StoreError>(())
+        };
         for_each(index.chunks.len(), 1, &Limit::none(), |n, _| {
             let chunk = &index.chunks[n];
-            if !self.has(chunk) {
-                let object = self.codec.encode(Kind::Chunk, chunk, &checkpoint.read(n)?);
-                let name = self.codec.name(&chunk.hash);
-                let place = incoming.path.join(blake3::Hash::from(name).to_hex().as_str());
-                write_new(&place, &object).map_err(failed("write", &place))?;
-                // A panic in between leaves the list as before, or with this.
-                made.lock().unwrap_or_else(PoisonError::into_inner).push(name);
-                written.fetch_add(object.len() as u64, Ordering::Relaxed);
-            }
+            add(chunk, &|| checkpoint.read(n))?;
             progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
             Ok::<_, StoreError>(())
         })?;
+        for (n, piece) in text.pieces.iter().enumerate() {
+            add(piece, &|| Ok(text.piece(n).to_vec()))?;
+        }
         let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
         incoming.move_in(self, &made)?;
-        let index_bytes = self.commit(name, index)?;
+        let new_bytes = written.into_inner() + self.commit(name, &text)?;
         Ok(Added {
             file_bytes: index.file_bytes(),
             chunks: index.chunks.len() as u64,
             chunk_bytes: all,
             new_chunks: made.len() as u64,
-            new_bytes: written.into_inner() + index_bytes,
+            new_bytes,
         })
     }
 
@@ -118,10 +129,11 @@ impl Store {
     }
 
     /// Gives an index its name; returns the bytes of its file.
-    fn commit(&self, name: &str, index: &ChunkIndex) -> Result<u64, StoreError> {
-        let text = index.encode()?;
-        let (kind, chunk) = (Kind::Index(name), ChunkName::of(&text));
-        let object = self.codec.encode(kind, &chunk, &text);
+    fn commit(&self, name: &str, text: &IndexText) -> Result<u64, StoreError> {
+        let list = serde_json::to_vec(&text.pieces)
+            .map_err(|error| StoreError::Index { what: error.to_string() })?;
+        let (kind, chunk) = (Kind::Index(name), ChunkName::of(&list));
+        let object = self.codec.encode(kind, &chunk, &list);
         let named = self.codec.name_of(kind, &chunk.hash);
         let bytes = [MAGIC, &named[..], &chunk.bytes.to_le_bytes(), &object].concat();
         // A name that somebody has given meanwhile is not taken away, as a rename would.
@@ -129,6 +141,28 @@ impl Store {
             true => Ok(bytes.len() as u64),
             false => Err(self.taken(name)),
         }
+    }
+}
+
+/// The text of an index, which is kept in chunks like everything else: those of two checkpoints that have much in common do, too.
+struct IndexText {
+    bytes: Vec<u8>,
+    pieces: Vec<ChunkName>,
+    /// Where each begins.
+    offsets: Vec<usize>,
+}
+
+impl IndexText {
+    fn cut(bytes: Vec<u8>, grain: Grain) -> Self {
+        let cuts = segment(0, &bytes, grain);
+        // A text has no zeros.
+        let piece = |cut: &Cut| ChunkName { hash: cut.hash.unwrap_or_default(), bytes: cut.bytes };
+        let offsets = cuts.iter().map(|cut| size(cut.offset)).collect();
+        Self { pieces: cuts.iter().map(piece).collect(), offsets, bytes }
+    }
+
+    fn piece(&self, n: usize) -> &[u8] {
+        &self.bytes[self.offsets[n]..][..size(self.pieces[n].bytes)]
     }
 }
 
@@ -144,7 +178,7 @@ impl Incoming {
 
     /// Writes the objects to the disk and gives them their names, which are on the disk then, as are those that somebody else has
     /// just given.
-    fn move_in(&self, store: &Store, names: &[[u8; 32]]) -> Result<(), StoreError> {
+    fn move_in(&self, store: &Store, names: &BTreeSet<[u8; 32]>) -> Result<(), StoreError> {
         let opened = File::open(&self.path).map_err(failed("open", &self.path))?;
         let sync = || syncfs(&opened).map_err(refused("sync the file system of", &self.path));
         if !names.is_empty() {

@@ -57,8 +57,9 @@ impl Store {
     pub fn collect(&self) -> Result<Collected, StoreError> {
         let _lock = self.lock(FlockArg::LockExclusive)?;
         let mut wanted = HashSet::new();
-        for (_, index) in self.indices()? {
-            wanted.extend(index.chunks.iter().map(|chunk| self.codec.name(&chunk.hash)));
+        for (name, index) in self.indices()? {
+            let chunks = index.chunks.into_iter().chain(self.pieces(&name)?);
+            wanted.extend(chunks.map(|chunk| self.codec.name(&chunk.hash)));
         }
         // A checkpoint that is gone does not come back when the power fails.
         sync_directory(&self.path.join(CHECKPOINTS))?;

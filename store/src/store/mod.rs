@@ -2,10 +2,11 @@
 //! A store: checkpoints by name, whose chunks are kept once.
 //!
 //! ```text
-//!  STORE/stasis-store.json     version; with a key, what that key says of a fixed text
+//!  STORE/stasis-store.json     version; bytes of a chunk as a rule; with a key, what that key says of a fixed text
 //!        lock                  shared by whoever adds, reads or removes, exclusive for whoever collects
 //!        chunks/ab/ab...       objects by their names (64 hexadecimal digits)
-//!        checkpoints/NAME      "STASISIX", the name of the index's object (32 bytes), the index's length (u64), its object
+//!        checkpoints/NAME      "STASISIX", the name of the object (32 bytes), its bytes' length (u64), the object: which chunks the index is
+//!                              made of
 //!        incoming/PID-N/       objects, and an index, that are not on the disk yet
 //!        staging/WHAT-PID-N/   directories of commands at work, locked by them
 //! ```
@@ -30,6 +31,7 @@ use queues::words::size;
 use serde::{Deserialize, Serialize};
 use stasis::criu::{OpenDirectory, Trust};
 
+use crate::cut::Grain;
 use crate::error::{StoreError, failed, refused};
 use crate::object::Codec;
 
@@ -46,6 +48,8 @@ const INCOMING: &str = "incoming";
 const STAGING: &str = "staging";
 const DIRECTORIES: [&str; 4] = [CHUNKS, CHECKPOINTS, INCOMING, STAGING];
 const VERSION: u32 = 1;
+/// Bytes of a chunk as a rule, unless others are asked for.
+const CHUNK_BYTES: u32 = 64 << 10;
 /// What a key is asked to say something of.
 const ASKED: &[u8] = b"stasis-store";
 /// Longest name of a checkpoint.
@@ -56,15 +60,17 @@ const MAX_MARK: u64 = 4096;
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     version: u32,
+    /// Bytes of a chunk as a rule.
+    chunk_bytes: u32,
     /// With a key: what it says of [`ASKED`], in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
 
 impl Mark {
-    fn of(codec: &Codec) -> Self {
+    fn of(codec: &Codec, chunk_bytes: u32) -> Self {
         let said = |key: &crate::Key| blake3::Hash::from(key.answer(ASKED)).to_hex().to_string();
-        Self { version: VERSION, key: codec.key.as_ref().map(said) }
+        Self { version: VERSION, chunk_bytes, key: codec.key.as_ref().map(said) }
     }
 }
 
@@ -75,6 +81,7 @@ pub struct Store {
     codec: Codec,
     /// Whose store and checkpoints are taken.
     trust: Trust,
+    chunk_bytes: u32,
 }
 
 impl Store {
@@ -83,7 +90,15 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NotAStore`], [`StoreError::OtherKey`], [`StoreError::Manifest`], [`StoreError::Io`].
-    pub fn create(path: &Path, codec: Codec, trust: Trust) -> Result<Self, StoreError> {
+    ///
+    /// Files are cut into `chunk_bytes` as a rule, a power of two from 1 KiB to 512 KiB: smaller chunks are found again more often, and are
+    /// more files. Of a store that is there it is what it was made with, if it is not given.
+    pub fn create(
+        path: &Path,
+        codec: Codec,
+        trust: Trust,
+        chunk_bytes: Option<u32>,
+    ) -> Result<Self, StoreError> {
         if is_unmade(path)? {
             let mut builder = DirBuilder::new();
             builder.recursive(true).mode(0o700);
@@ -92,10 +107,21 @@ impl Store {
                 builder.create(&directory).map_err(failed("create", &directory))?;
             }
             // Last, and complete at once, since it makes a store of the directory.
-            let text = serde_json::to_vec(&Mark::of(&codec)).unwrap_or_default();
+            let text =
+                serde_json::to_vec(&Mark::of(&codec, chunk_bytes.unwrap_or(CHUNK_BYTES))).unwrap_or_default();
             publish(&path.join(INCOMING), &path.join(MARK_FILE), &text)?;
         }
-        Self::open(path, codec, trust)
+        let store = Self::open(path, codec, trust)?;
+        match chunk_bytes {
+            Some(wanted) if wanted != store.chunk_bytes => Err(StoreError::NotAStore {
+                what: format!(
+                    "its chunks have {} bytes as a rule, and {wanted} were asked for",
+                    store.chunk_bytes
+                ),
+                path: store.path,
+            }),
+            _ => Ok(store),
+        }
     }
 
     /// Opens a store.
@@ -125,7 +151,10 @@ impl Store {
         if mark.version != VERSION {
             return Err(bad(format!("its version is {}, and {VERSION} is read", mark.version)));
         }
-        match (&mark.key, &Mark::of(&codec).key) {
+        if !(1 << 10..=512 << 10).contains(&mark.chunk_bytes) || !mark.chunk_bytes.is_power_of_two() {
+            return Err(bad(format!("chunks of {} bytes are not possible", mark.chunk_bytes)));
+        }
+        match (&mark.key, &Mark::of(&codec, mark.chunk_bytes).key) {
             (Some(kept), Some(ours)) if kept != ours => {
                 return Err(StoreError::OtherKey("The store was made with another key"));
             }
@@ -137,7 +166,13 @@ impl Store {
             }
             _ => {}
         }
-        Ok(Self { path, codec, trust })
+        Ok(Self { path, codec, trust, chunk_bytes: mark.chunk_bytes })
+    }
+
+    /// How checkpoints are cut that are added.
+    #[must_use]
+    pub fn grain(&self) -> Grain {
+        Grain::Bytes(self.chunk_bytes)
     }
 
     /// Where it is.

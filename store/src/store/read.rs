@@ -20,6 +20,9 @@ use crate::error::{StoreError, failed};
 use crate::index::{ChunkIndex, ChunkName, MAX_CHUNK_BYTES, MAX_INDEX_BYTES};
 use crate::object::{Codec, Kind, digits};
 
+/// Longest list of the chunks of an index, bytes.
+const MAX_PIECES_BYTES: u64 = 64 << 20;
+
 /// A checkpoint of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kept {
@@ -110,14 +113,18 @@ impl Store {
         assembly.commit()
     }
 
-    /// Reads every chunk of every checkpoint; returns how many, and their bytes.
+    /// Reads every chunk of every checkpoint and of the indices; returns how many, and their bytes.
     ///
     /// # Errors
     /// [`StoreError::Object`] with the first that is damaged or missing, [`StoreError::Index`], [`StoreError::Io`].
     pub fn verify(&self, progress: Progress<'_>) -> Result<(u64, u64), StoreError> {
         let _lock = self.lock(FlockArg::LockShared)?;
-        let chunks: BTreeSet<ChunkName> =
-            self.indices()?.into_iter().flat_map(|(_, index)| index.chunks).collect();
+        let indices = self.indices()?;
+        let mut chunks: BTreeSet<ChunkName> = BTreeSet::new();
+        for (name, index) in &indices {
+            chunks.extend(self.pieces(name)?);
+            chunks.extend(&index.chunks);
+        }
         let chunks: Vec<ChunkName> = chunks.into_iter().collect();
         let all = chunks.iter().map(|chunk| chunk.bytes).sum();
         let done = AtomicU64::new(0);
@@ -129,11 +136,23 @@ impl Store {
         Ok((chunks.len() as u64, all))
     }
 
-    /// The index of a checkpoint, of somebody who is trusted.
+    /// The index of a checkpoint.
+    ///
+    /// # Errors
+    /// As for [`Store::pieces`].
+    pub(super) fn index(&self, name: &str) -> Result<ChunkIndex, StoreError> {
+        let mut text = Vec::new();
+        for piece in self.pieces(name)? {
+            text.extend(self.read(&piece)?);
+        }
+        ChunkIndex::parse(&text)
+    }
+
+    /// The chunks that the index of a checkpoint, of somebody who is trusted, is made of.
     ///
     /// # Errors
     /// [`StoreError::Missing`], [`StoreError::Manifest`], [`StoreError::Index`], [`StoreError::Object`], [`StoreError::Io`].
-    pub(super) fn index(&self, name: &str) -> Result<ChunkIndex, StoreError> {
+    pub(super) fn pieces(&self, name: &str) -> Result<Vec<ChunkName>, StoreError> {
         check_name(name)?;
         let path = self.place_of(name);
         if fs::symlink_metadata(&path).is_err() {
@@ -141,7 +160,7 @@ impl Store {
         }
         let directory = OpenDirectory::open(&self.path, self.trust.clone())?;
         let file = directory.file(&format!("{CHECKPOINTS}/{name}"))?;
-        let most = FRONT as u64 + Codec::most(MAX_INDEX_BYTES);
+        let most = FRONT as u64 + Codec::most(MAX_PIECES_BYTES);
         let bytes = read_at_most(file, most).map_err(failed("read", &path))?;
         let bad = |what: &str| StoreError::Index { what: format!("{}: {what}", path.display()) };
         let (front, object) = bytes.split_first_chunk::<FRONT>().ok_or_else(|| bad("it is too short"))?;
@@ -150,10 +169,17 @@ impl Store {
             return Err(bad("it does not begin like one"));
         };
         let length = length.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        if length > MAX_INDEX_BYTES {
+        if length > MAX_PIECES_BYTES {
             return Err(bad("it is too long"));
         }
-        ChunkIndex::parse(&self.codec.decode_named(Kind::Index(name), kept, length, object)?)
+        let list = self.codec.decode_named(Kind::Index(name), kept, length, object)?;
+        let pieces: Vec<ChunkName> =
+            serde_json::from_slice(&list).map_err(|error| bad(&error.to_string()))?;
+        let all = pieces.iter().fold(0_u64, |sum, piece| sum.saturating_add(piece.bytes));
+        match all <= MAX_INDEX_BYTES && pieces.iter().all(|piece| piece.bytes <= MAX_CHUNK_BYTES) {
+            true => Ok(pieces),
+            false => Err(bad("it is too long")),
+        }
     }
 
     /// The bytes of a chunk, whose object is there and right.

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::fixture::{files, noise, open, write};
 use crate::key::Key;
-use crate::{Compression, Progress};
+use crate::{Checkpoint, Compression, Progress};
 
 const NOBODY: Progress<'static> = &|_, _| ();
 
 fn create(path: &Path, codec: Codec) -> Store {
-    Store::create(path, codec, Trust::of_caller()).unwrap()
+    Store::create(path, codec, Trust::of_caller(), None).unwrap()
 }
 
 fn codecs() -> [Codec; 4] {
@@ -35,11 +35,14 @@ fn checkpoints_come_back_byte_for_byte_whatever_the_codec() {
         let checkpoint = open(&write(&temporary.path().join("c"), &buffers, &noise(200_000, 2)));
         let store = create(&temporary.path().join("store"), codec);
         let added = store.add("first", &checkpoint, NOBODY).unwrap();
-        assert_eq!((added.new_chunks, added.file_bytes), (added.chunks, checkpoint.index().file_bytes()));
+        // The index is kept in chunks, too.
+        let pieces = store.pieces("first").unwrap();
+        let all = added.chunks + pieces.len() as u64;
+        assert_eq!((added.new_chunks, added.file_bytes), (all, checkpoint.index().file_bytes()));
         assert_eq!(added.new_bytes < added.chunk_bytes, n > 0, "{added:?}");
         let back = store.fetch("first", &temporary.path().join("back"), NOBODY).unwrap();
         assert_eq!(files(&back), files(checkpoint.path()));
-        assert_eq!(store.verify(NOBODY).unwrap(), (added.chunks, added.chunk_bytes));
+        assert_eq!(store.verify(NOBODY).unwrap().0, all);
         // Nothing of a sealed store tells what is in it.
         let text: Vec<u8> = files(&store.path).into_values().flatten().collect();
         let has = |words: &[u8]| text.windows(words.len()).any(|window| window == words);
@@ -206,13 +209,14 @@ fn object_that_is_damaged_is_written_again_by_whoever_adds_it() {
     let temporary = tempfile::tempdir().unwrap();
     let store = create(&temporary.path().join("store"), Codec::default());
     let checkpoint = open(&write(&temporary.path().join("c"), &[noise(100_000, 1)], b"pages"));
-    let all = store.add("first", &checkpoint, NOBODY).unwrap();
+    store.add("first", &checkpoint, NOBODY).unwrap();
+    let all = store.verify(NOBODY).unwrap();
     for damage in [&b""[..], b"\0other"] {
         fs::write(store.object_path(&store.codec.name(&checkpoint.index().chunks[0].hash)), damage).unwrap();
         assert!(store.verify(NOBODY).is_err());
         let again = store.add(&format!("again-{}", damage.len()), &checkpoint, NOBODY).unwrap();
         assert_eq!(again.new_chunks, 1);
-        assert_eq!(store.verify(NOBODY).unwrap(), (all.chunks, all.chunk_bytes));
+        assert_eq!(store.verify(NOBODY).unwrap(), all);
     }
 }
 
@@ -288,7 +292,7 @@ fn directory_that_is_no_store_and_other_keys_are_refused() {
     fs::create_dir(&path).unwrap();
     fs::write(path.join("mine"), "").unwrap();
     assert!(matches!(
-        Store::create(&path, Codec::default(), Trust::Anyone),
+        Store::create(&path, Codec::default(), Trust::Anyone, None),
         Err(StoreError::NotAStore { .. })
     ));
     assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
@@ -298,7 +302,7 @@ fn directory_that_is_no_store_and_other_keys_are_refused() {
     for codec in [sealed(2), Codec::default()] {
         assert!(matches!(open(codec), Err(StoreError::OtherKey(_))));
     }
-    fs::write(path.join(MARK_FILE), "{\"version\": 2}").unwrap();
+    fs::write(path.join(MARK_FILE), "{\"version\": 2, \"chunk_bytes\": 65536}").unwrap();
     assert!(open(sealed(1)).unwrap_err().to_string().contains("version is 2"));
 }
 
@@ -311,6 +315,33 @@ fn checkpoints_of_strangers_are_not_taken() {
     let stranger = Trust::Users(vec![nix::unistd::geteuid().as_raw() + 1]);
     let error = Store::open(&path, Codec::default(), stranger);
     assert!(matches!(error, Err(StoreError::Manifest(_))), "{error:?}");
+}
+
+#[test]
+fn store_keeps_the_length_of_chunks_that_it_was_made_with() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("s");
+    let made = |bytes| Store::create(&path, Codec::default(), Trust::of_caller(), bytes);
+    assert!(made(Some(3000)).unwrap_err().to_string().contains("3000 bytes are not possible"));
+    fs::remove_dir_all(&path).unwrap();
+    assert_eq!(made(Some(8192)).unwrap().grain(), Grain::Bytes(8192));
+    assert_eq!(made(None).unwrap().grain(), Grain::Bytes(8192));
+    assert!(made(Some(4096)).unwrap_err().to_string().contains("8192"));
+    // A buffer of which a few bytes differ costs little, wherever they are.
+    let store = made(None).unwrap();
+    let mut buffer = noise(4 << 20, 1);
+    let cut = |name: &str, buffer: &[u8]| {
+        let directory = write(&temporary.path().join(name), &[buffer.to_vec()], b"pages");
+        Checkpoint::open(&directory, Trust::of_caller(), store.grain(), NOBODY).unwrap()
+    };
+    store.add("one", &cut("one", &buffer), NOBODY).unwrap();
+    buffer[1 << 20] ^= 1;
+    let added = store.add("other", &cut("other", &buffer), NOBODY).unwrap();
+    assert!(added.new_bytes < 200 << 10, "{added:?}");
+    assert_eq!(
+        files(&store.fetch("one", &temporary.path().join("back"), NOBODY).unwrap()),
+        files(&temporary.path().join("one"))
+    );
 }
 
 /// What is done with a store.
@@ -368,8 +399,11 @@ proptest! {
                 }
                 Act::Collect => {
                     store.collect().unwrap();
-                    let wanted: HashSet<_> =
-                        model.values().flat_map(|n| contents(*n).index().chunks.clone()).collect();
+                    let mut wanted = HashSet::new();
+                    for (name, n) in &model {
+                        wanted.extend(contents(*n).index().chunks.clone());
+                        wanted.extend(store.pieces(name).unwrap());
+                    }
                     prop_assert_eq!(objects(&store), wanted.len() as u64);
                 }
             }
