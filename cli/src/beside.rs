@@ -20,7 +20,7 @@ pub fn enter(args: &RestoreArgs) -> Result<()> {
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--"]);
     command.arg(own).args(std::env::args_os().skip(1));
     if let Some(obtained) = &args.obtained {
-        transfer::hand_on_all(&mut command, obtained);
+        transfer::hand_on_all(&mut command, &args.directory, obtained);
     }
     Err(command.exec()).context("Cannot start unshare (util-linux) for new namespaces")
 }

@@ -93,7 +93,7 @@ fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
     let mut command = Command::new(own);
     let mut words = std::env::args_os().skip(1);
     command.args(words.next()).arg("--join");
-    transfer::hand_on(&mut command, directory);
+    transfer::hand_on(&mut command, &args.directory, directory);
     if !args.json {
         command.arg("--json");
     }

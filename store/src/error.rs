@@ -66,7 +66,7 @@ pub enum StoreError {
     },
     /// The checkpoint is larger than an index can say.
     #[error(
-        "The checkpoint has {bytes} bytes, for which its index has {index}, more than are read: keep its directory as it is"
+        "The checkpoint has {bytes} bytes, for which its index has {index}, more than are read: keep its directory, or use a store with longer chunks"
     )]
     TooLarge {
         /// Bytes of its files.

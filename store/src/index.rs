@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
+use crate::assembly::OWN;
 
 /// Longest chunk, bytes: that of the runtime's images.
 pub const MAX_CHUNK_BYTES: u64 = stasis::image::CHUNK_BYTES;
@@ -228,8 +229,12 @@ impl ChunkIndex {
         let mut names = BTreeSet::new();
         for (path, is_directory) in self.paths() {
             let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-            let is_plain =
-                !name.is_empty() && name.len() < 256 && name != "." && name != ".." && !name.contains('\0');
+            let is_plain = !name.is_empty()
+                && name.len() < 256
+                && name != "."
+                && name != ".."
+                && !name.starts_with(OWN)
+                && !name.contains('\0');
             if !is_plain || !directories.contains(parent) || path.split('/').count() > MAX_DEPTH {
                 return Err(format!("{path:?} is no path in a checkpoint"));
             }
@@ -365,7 +370,18 @@ pub(crate) mod tests {
             let error = index.encode().and_then(|text| ChunkIndex::parse(&text)).unwrap_err().to_string();
             assert!(error.contains(reason), "{reason}: {error}");
         };
-        for path in ["", "/etc/passwd", "../x", "a/../x", "criu//x", "other/x", ".", "criu/..", "a\0b"] {
+        for path in [
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../x",
+            "criu//x",
+            "other/x",
+            ".",
+            "criu/..",
+            "a\0b",
+            ".stasis-partial",
+        ] {
             refused(&|index| index.files[0].path = path.into(), "is no path");
         }
         for path in ["criu/core.img", "criu", "criu/no-plugins"] {

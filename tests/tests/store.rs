@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
 use serde_json::Value;
@@ -53,11 +53,32 @@ fn key(directory: &Path) -> PathBuf {
     path
 }
 
-/// `stasis` at work beside the test.
-fn started(arguments: &[&str]) -> Child {
+/// `stasis` at work beside the test, and what it has restored in namespaces of its own; it ends with this.
+struct Started(Option<Child>);
+
+impl Started {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    fn ended(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn started(arguments: &[&str]) -> Started {
     let mut command = Command::new(program("stasis"));
     command.args(arguments).env("STASIS_CRIU", criu()).env_remove("STASIS_DEVICE");
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    Started(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
 }
 
 #[test]
@@ -138,7 +159,7 @@ fn process_moves_while_it_runs_and_says_how_long_it_stood_still() {
     let sent = run(&arguments);
     // It is restored with its pid, which its zombie has until then.
     worker.bury();
-    let restored = succeeded(&receiving.wait_with_output().unwrap());
+    let restored = succeeded(&receiving.ended());
     assert!(
         restored["stopped_ms"].as_f64().unwrap() >= restored["restore_ms"].as_f64().unwrap(),
         "{restored}"
@@ -225,14 +246,16 @@ fn copies_from_a_store_run_beside_their_original() {
     run(&["checkpoint", "--json", "--leave-running", &pid, "it", "--store", text(&store)]);
     worker.wait_rounds(1);
     let mut copy = started(&["restore", "--store", text(&store), "it", "--beside"]);
-    let mut said = BufReader::new(copy.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = BufReader::new(copy.child().stdout.take().unwrap()).lines().map(Result::unwrap);
     let restored = said.next().unwrap_or_default();
     assert!(restored.contains("runs again"), "{restored}");
     wait_until("the end of the restore", || is_empty(&store.join("staging")));
     worker.wait_rounds(1);
-    worker.finish();
+    // Both look for the same file, which is there as long as the worker's handle.
+    fs::write(worker.path("stop"), "").unwrap();
     assert!(said.any(|end| end.starts_with("The copy ended")));
-    assert!(copy.wait().unwrap().success());
+    assert!(copy.ended().status.success());
+    worker.finish();
 }
 
 #[test]
@@ -260,7 +283,7 @@ fn session_of_two_trees_goes_through_a_store_and_over_a_stream() {
         &address,
     ];
     run(&more);
-    succeeded(&receiving.wait_with_output().unwrap());
+    succeeded(&receiving.ended());
     assert!(!from.exists());
     for worker in [one, other] {
         worker.wait_rounds(1);

@@ -42,6 +42,8 @@ const STATUS: Duration = Duration::from_secs(5);
 pub fn run(args: &CheckpointArgs) -> Result<()> {
     let started = Instant::now();
     let roots = args.roots();
+    // First: a receiver may be waited for, while processes begin and end.
+    let destination = Destination::of(&args.destination, &args.directory)?;
     let party = Party::find(&roots).map_err(|error| explain(&roots, error))?;
     if args.self_contained && party.is_session() {
         bail!(
@@ -53,7 +55,6 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
     let criu = Criu::find()?;
     check(args, &roots, &criu)?;
     let parents = args.parent.as_ref().map(|parent| parent::find(parent, &party)).transpose()?;
-    let destination = Destination::of(&args.destination, &args.directory)?;
     let directory = party.prepare(destination.directory())?;
     let bar = spinner(args.json);
     let frozen = freeze(args, &party, &parents.unwrap_or_default(), &criu, &destination, &directory, &bar);

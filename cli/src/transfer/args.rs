@@ -118,6 +118,7 @@ impl DestinationArgs {
             is_used || !self.write.is_given() && !self.network.trust_network,
             "--key-file, --compress and --trust-network are for --store and --to: without these, DIRECTORY has plain files"
         );
+        ensure!(self.store.is_some() || self.chunks.chunk_kib.is_none(), "--chunk-kib is for --store");
         Ok(())
     }
 

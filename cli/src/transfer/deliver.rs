@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -127,7 +128,7 @@ impl Destination {
         directory: &Path,
         images: &[(String, String)],
     ) -> Result<()> {
-        let (Self::Stream { sender, .. }, Some(to)) = (self, &args.to) else { return Ok(()) };
+        let (Self::Stream { sender, codec, .. }, Some(to)) = (self, &args.to) else { return Ok(()) };
         if !to.is_answered() {
             return Ok(());
         }
@@ -138,7 +139,8 @@ impl Destination {
             Ok(_) => Ok(()),
             Err(error @ StoreError::Broken { .. }) => {
                 tracing::warn!(target: "checkpoint", %error, "what was copied before is sent with the checkpoint");
-                *sender = None;
+                let way = Way { address: to, codec, network: &args.network, quiet: true };
+                *sender = Some(way.connect()?);
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -204,8 +206,12 @@ impl Drop for Destination {
     fn drop(&mut self) {
         let Self::Store { staging, directory, .. } = self else { return };
         // CRIU's log of what failed, or a checkpoint that is complete and not in the store.
+        let is_empty = match fs::read_dir(directory) {
+            Err(error) => error.kind() == ErrorKind::NotFound,
+            Ok(mut entries) => entries.next().is_none(),
+        };
         if let Some(staging) = staging.take()
-            && fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+            && !is_empty
         {
             staging.keep();
         }

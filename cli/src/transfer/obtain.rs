@@ -18,6 +18,8 @@ use crate::progress::{bar, on};
 
 /// The variable by which a restore that another one starts is told the directory.
 const PLACE_VARIABLE: &str = "STASIS_RESTORE_PLACE";
+/// The variable with what the user called it: another restore, which has inherited these, is not meant.
+const OF_VARIABLE: &str = "STASIS_RESTORE_OF";
 /// The variable that tells it to remove the directory when it has come to its end.
 const STAGED_VARIABLE: &str = "STASIS_RESTORE_STAGED";
 
@@ -37,7 +39,8 @@ pub struct Obtained {
 /// Why it was not fetched or received; nothing was restored.
 pub fn obtain(source: &SourceArgs, directory: &Path, trust: Trust, quiet: bool) -> Result<Option<Obtained>> {
     source.check()?;
-    if let Some(place) = env::var_os(PLACE_VARIABLE) {
+    let is_told = env::var_os(OF_VARIABLE).is_some_and(|of| of == directory.as_os_str());
+    if let Some(place) = env::var_os(PLACE_VARIABLE).filter(|_| is_told) {
         let directory = PathBuf::from(place);
         let staging = env::var_os(STAGED_VARIABLE).map(|_| Staging::adopt(&directory)).transpose()?;
         return Ok(Some(Obtained { directory, staging: Cell::new(staging), stopped: None }));
@@ -78,14 +81,14 @@ impl Obtained {
     }
 }
 
-/// Tells a command, which is to restore, that the checkpoint is in `directory`.
-pub fn hand_on(command: &mut Command, directory: &Path) {
-    command.env(PLACE_VARIABLE, directory).env_remove(STAGED_VARIABLE);
+/// Tells a command, which is to restore what the user has `called` so, that it is in `directory`.
+pub fn hand_on(command: &mut Command, called: &Path, directory: &Path) {
+    command.env(OF_VARIABLE, called).env(PLACE_VARIABLE, directory).env_remove(STAGED_VARIABLE);
 }
 
 /// The same of all that was obtained; what has to be removed is its task.
-pub fn hand_on_all(command: &mut Command, obtained: &Obtained) {
-    hand_on(command, &obtained.directory);
+pub fn hand_on_all(command: &mut Command, called: &Path, obtained: &Obtained) {
+    hand_on(command, called, &obtained.directory);
     let staging = obtained.staging.take();
     if staging.is_some() {
         command.env(STAGED_VARIABLE, "1");

@@ -119,12 +119,11 @@ impl Way<'_> {
         bar.set_message("sending chunks");
         let mut until = Instant::now() + self.network.wait();
         let sent = loop {
-            let began = Instant::now();
             let mut sender = match connected.take().map_or_else(|| self.connect_by(until), Ok) {
                 Ok(sender) => sender,
                 Err(error) => break Err(error),
             };
-            let before = sender.sent_chunks();
+            let (began, before) = (Instant::now(), sender.sent_chunks());
             match sender.send(&checkpoint, stage, &on(&bar)) {
                 Err(StoreError::Broken { act, source }) if self.address.is_answered() => {
                     // A connection that carried something, or lasted, was a good one: the time to wait for another begins anew.

@@ -28,6 +28,8 @@ use crate::index::{ChunkIndex, ChunkName, Part};
 
 /// What the directory is called before it is complete, behind its own name.
 const PARTIAL: &str = ".partial";
+/// How names begin that are ours, and that no checkpoint has.
+pub(crate) const OWN: &str = ".stasis-";
 /// The file by which such a directory is known to be one.
 const MARK: &str = ".stasis-partial";
 /// Permissions of others, which nothing here gives.
@@ -116,11 +118,11 @@ impl Assembly {
         }
         // By names of their own first: one file's new name may be another's old one.
         for (n, (from, _)) in moves.iter().enumerate() {
-            let (from, to) = (partial.join(from), partial.join(format!("moved-{n}")));
+            let (from, to) = (partial.join(from), partial.join(format!("{OWN}moved-{n}")));
             fs::rename(&from, &to).map_err(failed("rename", &from))?;
         }
         for (n, (_, to)) in moves.iter().enumerate() {
-            let (from, to) = (partial.join(format!("moved-{n}")), partial.join(to));
+            let (from, to) = (partial.join(format!("{OWN}moved-{n}")), partial.join(to));
             fs::rename(&from, &to).map_err(failed("rename", &from))?;
         }
         let assembly = Self::at(self.place, index);
@@ -184,12 +186,13 @@ impl Assembly {
             Some(Errno::ENOTEMPTY | Errno::EEXIST) => StoreError::NotEmpty { directory: directory.clone() },
             _ => failed("rename", partial)(error),
         })?;
-        // From here on it is there: nothing that fails makes it undone.
-        let parent = directory.parent().unwrap_or(Path::new("/"));
-        let removed = fs::remove_file(directory.join(MARK));
-        if let Err(error) = removed.and_then(|()| File::open(parent)?.sync_all()) {
-            tracing::warn!(%error, path = %directory.display(), "the directory's name is not on the disk yet");
+        // From here on it is there. Whoever has another copy keeps it unless this one's name is on the disk.
+        if let Err(error) = fs::remove_file(directory.join(MARK)) {
+            tracing::warn!(%error, path = %directory.display(), "the mark of what is not complete stays");
         }
+        let parent = directory.parent().unwrap_or(Path::new("/"));
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(failed("write the new name to the disk in", parent))?;
         Ok(self.place.directory)
     }
 

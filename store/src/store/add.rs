@@ -18,7 +18,7 @@ use queues::words::size;
 use serde::Serialize;
 use stasis::image::{Limit, for_each};
 
-use super::{CHUNKS, INCOMING, Store, check_name, make_unique, publish, write_new};
+use super::{CHUNKS, INCOMING, MAX_PIECES_BYTES, Store, check_name, make_unique, publish, write_new};
 use crate::Progress;
 use crate::checkpoint::Checkpoint;
 use crate::cut::{Cut, Grain, segment};
@@ -132,6 +132,9 @@ impl Store {
     fn commit(&self, name: &str, text: &IndexText) -> Result<u64, StoreError> {
         let list = serde_json::to_vec(&text.pieces)
             .map_err(|error| StoreError::Index { what: error.to_string() })?;
+        if list.len() as u64 > MAX_PIECES_BYTES {
+            return Err(StoreError::TooLarge { bytes: 0, index: text.bytes.len() as u64 });
+        }
         let (kind, chunk) = (Kind::Index(name), ChunkName::of(&list));
         let object = self.codec.encode(kind, &chunk, &list);
         let named = self.codec.name_of(kind, &chunk.hash);

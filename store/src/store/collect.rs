@@ -57,10 +57,10 @@ impl Store {
     pub fn collect(&self) -> Result<Collected, StoreError> {
         let _lock = self.lock(FlockArg::LockExclusive)?;
         let mut wanted = HashSet::new();
-        for (name, index) in self.indices()? {
-            let chunks = index.chunks.into_iter().chain(self.pieces(&name)?);
+        self.each_index(|_, index, pieces| {
+            let chunks = index.chunks.into_iter().chain(pieces);
             wanted.extend(chunks.map(|chunk| self.codec.name(&chunk.hash)));
-        }
+        })?;
         // A checkpoint that is gone does not come back when the power fails.
         sync_directory(&self.path.join(CHECKPOINTS))?;
         let mut collected = Collected::default();

@@ -52,6 +52,8 @@ const VERSION: u32 = 1;
 const CHUNK_BYTES: u32 = 64 << 10;
 /// What a key is asked to say something of.
 const ASKED: &[u8] = b"stasis-store";
+/// Longest list of the chunks of an index, bytes.
+const MAX_PIECES_BYTES: u64 = 64 << 20;
 /// Longest name of a checkpoint.
 const MAX_NAME: usize = 128;
 /// Longest mark that is read, bytes.
@@ -99,7 +101,12 @@ impl Store {
         trust: Trust,
         chunk_bytes: Option<u32>,
     ) -> Result<Self, StoreError> {
-        if is_unmade(path)? {
+        let wanted = chunk_bytes.unwrap_or(CHUNK_BYTES);
+        if !is_possible(wanted) {
+            let what = format!("chunks of {wanted} bytes are not possible: a power of two, 1 to 512 KiB");
+            return Err(StoreError::NotAStore { path: path.into(), what });
+        }
+        if is_unmade(path, &trust)? {
             let mut builder = DirBuilder::new();
             builder.recursive(true).mode(0o700);
             for directory in DIRECTORIES {
@@ -107,9 +114,10 @@ impl Store {
                 builder.create(&directory).map_err(failed("create", &directory))?;
             }
             // Last, and complete at once, since it makes a store of the directory.
-            let text =
-                serde_json::to_vec(&Mark::of(&codec, chunk_bytes.unwrap_or(CHUNK_BYTES))).unwrap_or_default();
-            publish(&path.join(INCOMING), &path.join(MARK_FILE), &text)?;
+            let text = serde_json::to_vec(&Mark::of(&codec, wanted)).unwrap_or_default();
+            let publish = || publish(&path.join(INCOMING), &path.join(MARK_FILE), &text);
+            // The store may be made, and collected, by another process meanwhile, which removes what is in `incoming`.
+            publish().or_else(|error| if path.join(MARK_FILE).exists() { Ok(false) } else { Err(error) })?;
         }
         let store = Self::open(path, codec, trust)?;
         match chunk_bytes {
@@ -151,7 +159,7 @@ impl Store {
         if mark.version != VERSION {
             return Err(bad(format!("its version is {}, and {VERSION} is read", mark.version)));
         }
-        if !(1 << 10..=512 << 10).contains(&mark.chunk_bytes) || !mark.chunk_bytes.is_power_of_two() {
+        if !is_possible(mark.chunk_bytes) {
             return Err(bad(format!("chunks of {} bytes are not possible", mark.chunk_bytes)));
         }
         match (&mark.key, &Mark::of(&codec, mark.chunk_bytes).key) {
@@ -210,12 +218,20 @@ impl Store {
     }
 }
 
-/// Whether a directory is not there, or is empty but for what somebody who was killed as he made a store has left.
-fn is_unmade(path: &Path) -> Result<bool, StoreError> {
+/// Whether chunks can have so many bytes as a rule.
+fn is_possible(chunk_bytes: u32) -> bool {
+    (1 << 10..=512 << 10).contains(&chunk_bytes) && chunk_bytes.is_power_of_two()
+}
+
+/// Whether a directory is not there, or is empty but for what a process has left that was killed when it made a store. Then its owners
+/// are trusted.
+fn is_unmade(path: &Path, trust: &Trust) -> Result<bool, StoreError> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         entries => entries.map_err(failed("read", path))?,
     };
+    let own = path.canonicalize().map_err(failed("find", path))?;
+    OpenDirectory::open(&own, trust.clone())?;
     for entry in entries {
         let entry = entry.map_err(failed("read", path))?;
         let is_ours = DIRECTORIES.iter().any(|directory| entry.file_name() == *directory);
@@ -226,6 +242,7 @@ fn is_unmade(path: &Path) -> Result<bool, StoreError> {
         {
             return Ok(false);
         }
+        OpenDirectory::open(&entry.path(), trust.clone())?;
     }
     Ok(true)
 }

@@ -9,19 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::fcntl::FlockArg;
 use serde::Serialize;
-use stasis::criu::OpenDirectory;
+use stasis::criu::{ManifestError, OpenDirectory};
 use stasis::image::{Limit, for_each};
 
 use super::add::{FRONT, MAGIC};
-use super::{CHECKPOINTS, Store, check_name, open_regular, read_at_most};
+use super::{CHECKPOINTS, MAX_PIECES_BYTES, Store, check_name, open_regular, read_at_most};
 use crate::Progress;
 use crate::assembly::Assembly;
 use crate::error::{StoreError, failed};
 use crate::index::{ChunkIndex, ChunkName, MAX_CHUNK_BYTES, MAX_INDEX_BYTES};
 use crate::object::{Codec, Kind, digits};
-
-/// Longest list of the chunks of an index, bytes.
-const MAX_PIECES_BYTES: u64 = 64 << 20;
 
 /// A checkpoint of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -55,19 +52,24 @@ impl Store {
         Ok(names)
     }
 
-    /// The indices of all checkpoints, but for those that are removed meanwhile.
+    /// Hands out the index of each checkpoint, one at a time, and the chunks that it is made of; not of those that are removed meanwhile.
     ///
     /// # Errors
     /// As for [`Store::index`].
-    pub(super) fn indices(&self) -> Result<Vec<(String, ChunkIndex)>, StoreError> {
-        let mut indices = Vec::new();
+    pub(super) fn each_index(
+        &self,
+        mut take: impl FnMut(String, ChunkIndex, Vec<ChunkName>),
+    ) -> Result<(), StoreError> {
         for name in self.names()? {
             match self.index(&name) {
                 Err(StoreError::Missing { .. }) => {}
-                index => indices.push((name, index?)),
+                index => {
+                    let (index, pieces) = index?;
+                    take(name, index, pieces);
+                }
             }
         }
-        Ok(indices)
+        Ok(())
     }
 
     /// What each of its checkpoints has, and has alone.
@@ -76,20 +78,17 @@ impl Store {
     /// [`StoreError::Io`], [`StoreError::Index`], [`StoreError::Object`].
     pub fn list(&self) -> Result<Vec<Kept>, StoreError> {
         let _lock = self.lock(FlockArg::LockShared)?;
-        let (mut counts, indices) = (BTreeMap::<[u8; 32], u64>::new(), self.indices()?);
-        for (_, index) in &indices {
+        let (mut counts, mut kept) = (BTreeMap::<[u8; 32], u64>::new(), Vec::new());
+        self.each_index(|_, index, _| {
             index.chunks.iter().for_each(|chunk| *counts.entry(chunk.hash).or_default() += 1);
-        }
-        let kept = |(name, index): (String, ChunkIndex)| {
+        })?;
+        self.each_index(|name, index, _| {
             let own = index.chunks.iter().filter(|chunk| counts.get(&chunk.hash) == Some(&1));
-            Kept {
-                name,
-                file_bytes: index.file_bytes(),
-                chunk_bytes: index.chunk_bytes(),
-                own_bytes: own.map(|chunk| chunk.bytes).sum(),
-            }
-        };
-        Ok(indices.into_iter().map(kept).collect())
+            let own_bytes = own.map(|chunk| chunk.bytes).sum();
+            let (file_bytes, chunk_bytes) = (index.file_bytes(), index.chunk_bytes());
+            kept.push(Kept { name, file_bytes, chunk_bytes, own_bytes });
+        })?;
+        Ok(kept)
     }
 
     /// Makes the directory of a checkpoint again.
@@ -99,7 +98,7 @@ impl Store {
     /// or missing, [`StoreError::Io`]. What is there of the directory stays for another attempt.
     pub fn fetch(&self, name: &str, directory: &Path, progress: Progress<'_>) -> Result<PathBuf, StoreError> {
         let _lock = self.lock(FlockArg::LockShared)?;
-        let assembly = Assembly::begin(directory, self.index(name)?)?;
+        let assembly = Assembly::begin(directory, self.index(name)?.0)?;
         let missing = assembly.missing();
         let chunks = &assembly.index().chunks;
         let all = missing.iter().map(|n| chunks[*n].bytes).sum();
@@ -119,12 +118,8 @@ impl Store {
     /// [`StoreError::Object`] with the first that is damaged or missing, [`StoreError::Index`], [`StoreError::Io`].
     pub fn verify(&self, progress: Progress<'_>) -> Result<(u64, u64), StoreError> {
         let _lock = self.lock(FlockArg::LockShared)?;
-        let indices = self.indices()?;
         let mut chunks: BTreeSet<ChunkName> = BTreeSet::new();
-        for (name, index) in &indices {
-            chunks.extend(self.pieces(name)?);
-            chunks.extend(&index.chunks);
-        }
+        self.each_index(|_, index, pieces| chunks.extend(index.chunks.into_iter().chain(pieces)))?;
         let chunks: Vec<ChunkName> = chunks.into_iter().collect();
         let all = chunks.iter().map(|chunk| chunk.bytes).sum();
         let done = AtomicU64::new(0);
@@ -136,16 +131,16 @@ impl Store {
         Ok((chunks.len() as u64, all))
     }
 
-    /// The index of a checkpoint.
+    /// The index of a checkpoint, and the chunks that it is made of.
     ///
     /// # Errors
     /// As for [`Store::pieces`].
-    pub(super) fn index(&self, name: &str) -> Result<ChunkIndex, StoreError> {
-        let mut text = Vec::new();
-        for piece in self.pieces(name)? {
-            text.extend(self.read(&piece)?);
+    pub(super) fn index(&self, name: &str) -> Result<(ChunkIndex, Vec<ChunkName>), StoreError> {
+        let (pieces, mut text) = (self.pieces(name)?, Vec::new());
+        for piece in &pieces {
+            text.extend(self.read(piece)?);
         }
-        ChunkIndex::parse(&text)
+        Ok((ChunkIndex::parse(&text)?, pieces))
     }
 
     /// The chunks that the index of a checkpoint, of somebody who is trusted, is made of.
@@ -155,11 +150,11 @@ impl Store {
     pub(super) fn pieces(&self, name: &str) -> Result<Vec<ChunkName>, StoreError> {
         check_name(name)?;
         let path = self.place_of(name);
-        if fs::symlink_metadata(&path).is_err() {
-            return Err(self.no_such(name));
-        }
         let directory = OpenDirectory::open(&self.path, self.trust.clone())?;
-        let file = directory.file(&format!("{CHECKPOINTS}/{name}"))?;
+        let file = match directory.file(&format!("{CHECKPOINTS}/{name}")) {
+            Err(ManifestError::File(error)) if error.is_not_found() => return Err(self.no_such(name)),
+            file => file?,
+        };
         let most = FRONT as u64 + Codec::most(MAX_PIECES_BYTES);
         let bytes = read_at_most(file, most).map_err(failed("read", &path))?;
         let bad = |what: &str| StoreError::Index { what: format!("{}: {what}", path.display()) };

@@ -5,6 +5,7 @@
 //! to be added and is complete: the store does not have it.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -54,9 +55,17 @@ impl Staging {
     /// Takes the directory that another process had, whose checkpoint is at `checkpoint`.
     ///
     /// # Errors
-    /// [`StoreError::Busy`], [`StoreError::Io`].
+    /// [`StoreError::Busy`], [`StoreError::NotPartial`], [`StoreError::Io`].
     pub fn adopt(checkpoint: &Path) -> Result<Self, StoreError> {
         let path = checkpoint.parent().unwrap_or(checkpoint).to_owned();
+        // It will be removed.
+        let is_ours = checkpoint.ends_with(CHECKPOINT)
+            && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OUT))
+            && path.parent().is_some_and(|above| above.ends_with(STAGING));
+        if !is_ours {
+            let what = "it is no directory of a command at work".to_owned();
+            return Err(StoreError::NotPartial { directory: path, what });
+        }
         let opened = File::open(&path).map_err(failed("open", &path))?;
         match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Self { path, lock: Some(lock) }),
@@ -96,6 +105,11 @@ pub(super) fn is_abandoned(path: &Path) -> bool {
 
 /// Whether a checkpoint is complete, of one tree or of several.
 fn has_manifest(directory: &Path) -> bool {
-    let trees = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    directory.join(MANIFEST_FILE).exists() || trees.into_iter().any(|tree| tree.join(MANIFEST_FILE).exists())
+    // What cannot be looked at may be there.
+    let has = |directory: &Path| directory.join(MANIFEST_FILE).try_exists().unwrap_or(true);
+    let mut trees = match fs::read_dir(directory) {
+        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+        Ok(entries) => entries,
+    };
+    has(directory) || trees.any(|tree| tree.map_or(true, |tree| has(&tree.path())))
 }

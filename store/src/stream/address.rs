@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -21,7 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-use super::connection::Writer;
+use super::connection::{FrameWriter, Writer};
 use crate::StoreError;
 use crate::object::Codec;
 
@@ -167,8 +168,8 @@ impl Channel {
         writer: impl Write + Send + 'static,
         is_answered: bool,
     ) -> Self {
-        let writer: Box<dyn Write + Send> = Box::new(writer);
-        Self { reader: Box::new(reader), writer: Arc::new(Mutex::new(writer)), is_answered, socket: None }
+        let writer = Arc::new(Mutex::new(FrameWriter::new(Box::new(writer))));
+        Self { reader: Box::new(reader), writer, is_answered, socket: None }
     }
 
     fn buffered(
@@ -187,7 +188,7 @@ impl Channel {
         Ok(Self::buffered(stream.try_clone()?, stream.try_clone()?, Socket::Tcp(stream)))
     }
 
-    fn of_unix(stream: UnixStream) -> io::Result<Self> {
+    pub(super) fn of_unix(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         let peer = getsockopt(&stream, PeerCredentials)?.uid();
         if ![0, geteuid().as_raw()].contains(&peer) {
@@ -296,11 +297,16 @@ impl Listener {
     }
 }
 
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|status| status.file_type().is_socket())
+}
+
 /// Listens at a path; a socket there that nobody listens at any more is replaced.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(path) {
-            Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+            // A file that is no socket is refused in the same way.
+            Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused && is_socket(path) => {
                 fs::remove_file(path)?;
                 UnixListener::bind(path)
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A connection both of whose sides have proved that they have the key, or that need none.
 //!
-//! INVARIANT: before that nothing is read but greetings, whose length is fixed, and for no longer than [`GREETING`]. Afterwards each side says
+//! INVARIANT: before that nothing is read but greetings, whose length is fixed, and for no longer than [`Times::greeting`]. Afterwards each side says
 //! that it is at work as long as it is, so that silence means that it is gone.
 
 use std::fs::File;
@@ -17,12 +17,24 @@ use super::frame::{Frame, GREETING_BYTES, PROOF_BYTES, RECEIVER, SENDER, broken,
 use crate::error::{StoreError, failed};
 use crate::object::Codec;
 
-/// TIMEOUT: for greetings and proofs.
-const GREETING: Duration = Duration::from_secs(10);
-/// TIMEOUT: how long the other side may be silent afterwards.
-const SILENCE: Duration = Duration::from_secs(60);
-/// How often a side says that it is at work.
-const ALIVE: Duration = Duration::from_secs(10);
+/// How long a side waits for the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// TIMEOUT: for greetings and proofs.
+    pub(super) greeting: Duration,
+    /// TIMEOUT: how long the other side may be silent afterwards.
+    pub(super) silence: Duration,
+    /// How often a side says that it is at work.
+    pub(super) alive: Duration,
+}
+
+const TIMES: Times = Times {
+    greeting: Duration::from_secs(10),
+    silence: Duration::from_secs(60),
+    alive: Duration::from_secs(10),
+};
+/// TIMEOUT: for what a receiver says before it closes the connection.
+const REASON: Duration = Duration::from_secs(5);
 
 /// What both sides have said first: nobody has said the same before.
 type Nonces = [[u8; PROOF_BYTES]; 2];
@@ -37,7 +49,48 @@ pub struct Connection {
 }
 
 /// A writer that several threads use, a frame at a time.
-pub(super) type Writer = Arc<Mutex<Box<dyn Write + Send>>>;
+pub(super) type Writer = Arc<Mutex<FrameWriter>>;
+
+/// Writes whole frames, and after a part of one nothing more.
+pub(super) struct FrameWriter {
+    writer: Box<dyn Write + Send>,
+    is_broken: bool,
+}
+
+impl FrameWriter {
+    pub(super) fn new(writer: Box<dyn Write + Send>) -> Self {
+        Self { writer, is_broken: false }
+    }
+
+    /// Writes a frame; what is not `flushed` may be sent later.
+    pub(super) fn send(&mut self, frame: &Frame, flushed: bool) -> Result<(), StoreError> {
+        self.attempt(|writer| {
+            frame.write(writer)?;
+            if flushed { writer.flush().map_err(broken(SENDING)) } else { Ok(()) }
+        })
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        let say = |writer: &mut dyn Write| writer.write_all(bytes).and_then(|()| writer.flush());
+        self.attempt(|writer| say(writer).map_err(broken("the other side was not greeted")))
+    }
+
+    fn attempt(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if self.is_broken {
+            return Err(broken(SENDING)(ErrorKind::BrokenPipe.into()));
+        }
+        // Also after a panic in between.
+        self.is_broken = true;
+        write(&mut *self.writer)?;
+        self.is_broken = false;
+        Ok(())
+    }
+}
+
+const SENDING: &str = "nothing more could be sent";
 
 fn nonce() -> Result<[u8; PROOF_BYTES], StoreError> {
     let source = Path::new("/dev/urandom");
@@ -52,7 +105,11 @@ impl Connection {
     /// # Errors
     /// [`StoreError::OtherKey`], [`StoreError::Stream`], [`StoreError::Broken`].
     pub fn greet(channel: Channel, codec: Codec) -> Result<Self, StoreError> {
-        let until = Instant::now() + GREETING;
+        Self::greet_in(channel, codec, &TIMES)
+    }
+
+    pub(super) fn greet_in(channel: Channel, codec: Codec, times: &Times) -> Result<Self, StoreError> {
+        let until = Instant::now() + times.greeting;
         let mut this = Self { channel, codec, nonces: [nonce()?, [0; PROOF_BYTES]], alive: None };
         this.say(&greeting(SENDER, u8::from(this.channel.is_answered), &this.nonces[0]))?;
         if this.channel.is_answered {
@@ -68,7 +125,7 @@ impl Connection {
                 return Err(StoreError::Stream { what: format!("the receiver says: {text}") });
             }
         }
-        this.begin()
+        this.begin(times)
     }
 
     /// Answers a sender that has connected.
@@ -76,7 +133,11 @@ impl Connection {
     /// # Errors
     /// As for [`Connection::greet`].
     pub fn accept(channel: Channel, codec: Codec) -> Result<Self, StoreError> {
-        let until = Instant::now() + GREETING;
+        Self::accept_in(channel, codec, &TIMES)
+    }
+
+    pub(super) fn accept_in(channel: Channel, codec: Codec, times: &Times) -> Result<Self, StoreError> {
+        let until = Instant::now() + times.greeting;
         let mut this = Self { channel, codec, nonces: [[0; PROOF_BYTES]; 2], alive: None };
         let said: [u8; GREETING_BYTES] = this.channel.read_by(until)?;
         let (is_answered, of_sender) = parse_greeting(&said, SENDER)?;
@@ -98,13 +159,13 @@ impl Connection {
             }
             this.write(&Frame::Alive)?;
         }
-        this.begin()
+        this.begin(times)
     }
 
-    fn begin(mut self) -> Result<Self, StoreError> {
+    fn begin(mut self, times: &Times) -> Result<Self, StoreError> {
         if self.channel.is_answered {
-            self.channel.limit(SILENCE).map_err(broken("the time to wait was not set"))?;
-            self.alive = Some(KeepAlive::start(Arc::clone(&self.channel.writer)));
+            self.channel.limit(times.silence).map_err(broken("the time to wait was not set"))?;
+            self.alive = Some(KeepAlive::start(Arc::clone(&self.channel.writer), times.alive));
         }
         Ok(self)
     }
@@ -134,18 +195,18 @@ impl Connection {
     }
 
     fn say(&self, bytes: &[u8]) -> Result<(), StoreError> {
-        let mut writer = self.channel.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer
-            .write_all(bytes)
-            .and_then(|()| writer.flush())
-            .map_err(broken("the other side was not greeted"))
+        self.channel.writer.lock().unwrap_or_else(PoisonError::into_inner).say(bytes)
     }
 
     /// Writes a frame, at once.
     pub(super) fn write(&self, frame: &Frame) -> Result<(), StoreError> {
-        let mut writer = self.channel.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        frame.write(&mut **writer)?;
-        writer.flush().map_err(broken("nothing more could be sent"))
+        self.channel.writer.lock().unwrap_or_else(PoisonError::into_inner).send(frame, true)
+    }
+
+    /// What the other side has said before it closed the connection, if it has.
+    pub(super) fn last_words(&mut self) -> Option<String> {
+        self.channel.limit(REASON).ok()?;
+        Frame::read_failure(&mut self.channel.reader)
     }
 }
 
@@ -184,16 +245,15 @@ struct KeepAlive {
 }
 
 impl KeepAlive {
-    fn start(writer: Writer) -> Self {
+    fn start(writer: Writer, often: Duration) -> Self {
         let (end, ended) = channel();
         let speak = move || {
-            while ended.recv_timeout(ALIVE) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(often) == Err(RecvTimeoutError::Timeout) {
                 // Somebody who writes says it as well.
-                if let Ok(mut writer) = writer.try_lock() {
-                    let said = Frame::Alive.write(&mut **writer);
-                    if said.is_err() || writer.flush().is_err() {
-                        return;
-                    }
+                if let Ok(mut writer) = writer.try_lock()
+                    && writer.send(&Frame::Alive, true).is_err()
+                {
+                    return;
                 }
             }
         };

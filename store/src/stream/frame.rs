@@ -29,6 +29,8 @@ use crate::object::Codec;
 pub(super) const VERSION: u8 = 1;
 pub(super) const SENDER: &[u8; 8] = b"STASISST";
 pub(super) const RECEIVER: &[u8; 8] = b"STASISSR";
+/// After so many words that the other side is at work no reason is expected any more.
+const MAX_ALIVE: usize = 64;
 /// Length of a nonce, and of a proof.
 pub(super) const PROOF_BYTES: usize = 32;
 /// Length of a greeting: magic, version and flags, nonce.
@@ -229,6 +231,21 @@ impl Frame {
             }
             return Self::read_rest(reader, kind, chunks);
         }
+    }
+
+    /// The text of a failure, if that is what comes next. That the other side is at work is passed over, but not for ever.
+    pub(super) fn read_failure(reader: &mut dyn Read) -> Option<String> {
+        for _ in 0..MAX_ALIVE {
+            let [kind] = array(reader).ok()?;
+            if kind != ALIVE {
+                let frame = (kind == FAILED).then(|| Self::read_rest(reader, kind, 0));
+                return frame.and_then(Result::ok).and_then(|frame| match frame {
+                    Self::Failed(text) => Some(text),
+                    _ => None,
+                });
+            }
+        }
+        None
     }
 
     /// Waits until the other side says that it has taken what it was greeted with.

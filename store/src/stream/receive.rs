@@ -80,8 +80,10 @@ impl Receiver {
         progress: Progress<'_>,
     ) -> Result<Received, StoreError> {
         let received = self.converse(connection, progress);
+        // A connection that broke is made again by the sender, if it does not hear that all is over.
         if let Err(error) = &received
             && connection.is_answered()
+            && !matches!(error, StoreError::Broken { .. })
         {
             // The sender may be gone; then there is nobody to tell.
             let _ = connection.write(&Frame::Failed(error.to_string()));

@@ -161,7 +161,7 @@ impl Sender {
             sent.fetch_add(object.len() as u64, Ordering::Relaxed);
             let frame = Frame::Chunk { place: count(wanted[n]), object };
             // After a panic in between the stream is of no use, and the panic goes on.
-            frame.write(&mut **writer.lock().unwrap_or_else(PoisonError::into_inner))?;
+            writer.lock().unwrap_or_else(PoisonError::into_inner).send(&frame, false)?;
             count_of.fetch_add(1, Ordering::Relaxed);
             progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
             Ok::<_, StoreError>(())
@@ -187,9 +187,9 @@ impl Sender {
         if !self.connection.is_answered() || !matches!(error, StoreError::Broken { .. }) {
             return error;
         }
-        match Frame::read(self.connection.reader(), &[], 0) {
-            Ok(Frame::Failed(text)) => failure(&text),
-            _ => error,
+        match self.connection.last_words() {
+            Some(text) => failure(&text),
+            None => error,
         }
     }
 }

@@ -164,32 +164,82 @@ fn sides_with_different_keys_take_nothing_from_each_other() {
     });
 }
 
-#[test]
-fn side_that_is_at_work_says_so_and_a_stranger_is_not_waited_for() {
+/// Both sides of a connection that has come about, with short times.
+fn connected(times: &connection::Times) -> (Connection, Connection) {
     let temporary = tempfile::tempdir().unwrap();
     let address = Address::Unix(temporary.path().join("socket"));
     let listener = Listener::bind(&address, &Codec::default(), false).unwrap();
-    let stranger = UnixStream::connect(temporary.path().join("socket")).unwrap();
-    drop(stranger);
-    let channel = listener.accept(Instant::now() + Duration::from_secs(60)).unwrap();
-    let error = Connection::accept(channel, Codec::default()).unwrap_err();
-    assert!(matches!(error, StoreError::Broken { .. }), "{error}");
-    // The next one is heard.
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let greeting = scope.spawn(|| {
             let channel = address.connect(&Codec::default(), false, Instant::now()).unwrap();
-            let mut connection = Connection::greet(channel, Codec::default()).unwrap();
-            connection.write(&frame::Frame::Alive).unwrap();
-            connection.write(&frame::Frame::Alive).unwrap();
-            connection.write(&frame::Frame::End).unwrap();
-            let mut byte = [0];
-            let _ = connection.reader().read(&mut byte);
+            Connection::greet_in(channel, Codec::default(), times).unwrap()
         });
         let channel = listener.accept(Instant::now() + Duration::from_secs(60)).unwrap();
-        let mut connection = Connection::accept(channel, Codec::default()).unwrap();
-        let frame = frame::Frame::read(connection.reader(), &[frame::END], 0).unwrap();
+        let receiver = Connection::accept_in(channel, Codec::default(), times).unwrap();
+        (greeting.join().unwrap(), receiver)
+    })
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn side_that_is_at_work_is_waited_for_and_one_that_is_silent_is_not() {
+    let ms = Duration::from_millis;
+    // Silent for much longer than is borne, but at work.
+    let (sender, mut receiver) =
+        connected(&connection::Times { greeting: LONG, silence: ms(1000), alive: ms(50) });
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(ms(1500));
+            sender.write(&frame::Frame::End).unwrap();
+        });
+        let frame = frame::Frame::read(receiver.reader(), &[frame::END], 0).unwrap();
         assert_eq!(frame, frame::Frame::End);
     });
+    let (_sender, mut receiver) =
+        connected(&connection::Times { greeting: LONG, silence: ms(50), alive: LONG });
+    let error = frame::Frame::read(receiver.reader(), &[frame::END], 0).unwrap_err();
+    assert!(matches!(error, StoreError::Broken { .. }), "{error}");
+    // A stranger who says nothing.
+    let (_one, other) = UnixStream::pair().unwrap();
+    let channel = Channel::of_unix(other).unwrap();
+    let times = connection::Times { greeting: ms(50), silence: LONG, alive: LONG };
+    assert!(matches!(
+        Connection::accept_in(channel, Codec::default(), &times),
+        Err(StoreError::Broken { .. })
+    ));
+}
+
+#[test]
+fn after_a_part_of_a_frame_nothing_more_is_sent() {
+    struct Full(usize);
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = self.0.min(bytes.len());
+            self.0 -= room;
+            if room == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(room) }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut writer = connection::FrameWriter::new(Box::new(Full(20)));
+    writer.send(&frame::Frame::Alive, true).unwrap();
+    let chunk = frame::Frame::Chunk { place: 0, object: vec![1; 100] };
+    assert!(writer.send(&chunk, true).is_err() && writer.send(&frame::Frame::Alive, true).is_err());
+    // Nor is somebody waited for who only says that he is at work.
+    assert_eq!(frame::Frame::read_failure(&mut io::repeat(7)), None);
+}
+
+#[test]
+fn sockets_that_were_left_are_replaced_and_nothing_else() {
+    let temporary = tempfile::tempdir().unwrap();
+    let address = Address::Unix(temporary.path().join("socket"));
+    let _listener = Listener::bind(&address, &Codec::default(), false).unwrap();
+    let file = temporary.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    assert!(Listener::bind(&Address::Unix(file.clone()), &Codec::default(), false).is_err());
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "mine");
     // A socket that was left is replaced, one that somebody listens at is not.
     assert!(Listener::bind(&address, &Codec::default(), false).is_err());
     let left = temporary.path().join("left");
