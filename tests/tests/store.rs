@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -148,13 +149,20 @@ fn damaged_store_brings_nothing_back_and_a_mended_one_does() {
 
 #[test]
 fn process_moves_while_it_runs_and_says_how_long_it_stood_still() {
-    let mut worker = Worker::start(&[]);
-    let (socket, key) = (worker.path("socket"), key(&worker.path("")));
+    let worker = Worker::start(&[]);
+    let socket = worker.path("socket");
+    moves(worker, &format!("unix:{}", text(&socket)));
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    moves(Worker::start(&[]), &format!("tcp://{free}"));
+}
+
+/// Has a worker move while it runs, over a stream at `address`.
+fn moves(mut worker: Worker, address: &str) {
+    let key = key(&worker.path(""));
     let (from, to) = (worker.path("from"), worker.path("to"));
-    let address = format!("unix:{}", text(&socket));
-    let receiving = started(&["restore", "--json", "--from", &address, "--key-file", text(&key), text(&to)]);
+    let receiving = started(&["restore", "--json", "--from", address, "--key-file", text(&key), text(&to)]);
     let pid = worker.pid().to_string();
-    let mut arguments = vec!["checkpoint", "--json", "--pre-copy", &pid, text(&from), "--to", &address];
+    let mut arguments = vec!["checkpoint", "--json", "--pre-copy", &pid, text(&from), "--to", address];
     arguments.extend(["--key-file", text(&key), "--compress", "lz4"]);
     let sent = run(&arguments);
     // It is restored with its pid, which its zombie has until then.
@@ -167,7 +175,7 @@ fn process_moves_while_it_runs_and_says_how_long_it_stood_still() {
     // What was copied before was sent before.
     let delivered = &sent["delivered"];
     assert!(number(delivered, "sent_bytes") < number(delivered, "file_bytes") / 2, "{sent}");
-    assert!(!from.exists() && !socket.exists() && to.join("manifest.json").exists());
+    assert!(!from.exists() && !worker.path("socket").exists() && to.join("manifest.json").exists());
     worker.wait_rounds(2);
     worker.finish();
 }
