@@ -57,7 +57,15 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
     let parents = args.parent.as_ref().map(|parent| parent::find(parent, &party)).transpose()?;
     let directory = party.prepare(destination.directory())?;
     let bar = spinner(args.json);
-    let frozen = freeze(args, &party, &parents.unwrap_or_default(), &criu, &destination, &directory, &bar);
+    let work = Work {
+        args,
+        party: &party,
+        criu: &criu,
+        destination: &destination,
+        directory: &directory,
+        bar: &bar,
+    };
+    let frozen = freeze(&work, &parents.unwrap_or_default());
     bar.finish_and_clear();
     let Frozen { reports, criu_ms, pre_copied, stopped } = frozen.inspect_err(|_| {
         if is_abandoned(&party, &directory) {
@@ -124,15 +132,19 @@ fn what_is_left(party: &Party, directory: &Path, lease_ms: u64, criu: &Path) -> 
     text
 }
 
-fn freeze(
-    args: &CheckpointArgs,
-    party: &Party,
-    parents: &Parents,
-    criu: &Criu,
-    destination: &Destination,
-    directory: &Path,
-    bar: &ProgressBar,
-) -> Result<Frozen> {
+/// What is to be frozen, by what, and where to.
+struct Work<'w> {
+    args: &'w CheckpointArgs,
+    party: &'w Party,
+    criu: &'w Criu,
+    destination: &'w Destination,
+    /// Where CRIU writes.
+    directory: &'w Path,
+    bar: &'w ProgressBar,
+}
+
+fn freeze(work: &Work<'_>, parents: &Parents) -> Result<Frozen> {
+    let Work { args, party, criu, destination, directory, bar } = *work;
     // Beyond the drain the time goes into writing.
     let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
     let known = Known::of(party.trees.iter().flat_map(Tree::pids));
