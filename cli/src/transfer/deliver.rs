@@ -171,7 +171,7 @@ impl Destination {
         match self {
             Self::Directory(_) => Ok(None),
             Self::Store { store, name, staging, .. } => {
-                let added = add(store, name, directory, quiet).with_context(|| {
+                let added = add(store, name, directory, Trust::of_caller(), quiet).with_context(|| {
                     format!(
                         "The checkpoint is complete in {place}, and is not in the store: restore it from there, or `stasis store \
                          add {} {place} {name}{again}`",
@@ -218,9 +218,10 @@ impl Drop for Destination {
     }
 }
 
-fn add(store: &Store, name: &str, directory: &Path, quiet: bool) -> Result<Added> {
+/// Adds the checkpoint in a directory, whose files are those of `trust`, to a store.
+pub(super) fn add(store: &Store, name: &str, directory: &Path, trust: Trust, quiet: bool) -> Result<Added> {
     let bar = bar(quiet, "cutting the files");
-    let checkpoint = Checkpoint::open(directory, Trust::of_caller(), store.grain(), &on(&bar))?;
+    let checkpoint = Checkpoint::open(directory, trust, store.grain(), &on(&bar))?;
     bar.set_message("keeping new chunks");
     let added = store.add(name, &checkpoint, &on(&bar));
     bar.finish_and_clear();

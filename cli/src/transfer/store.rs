@@ -7,9 +7,10 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use stasis::criu::Trust;
-use stasis_store::{Checkpoint, Kept, Store};
+use stasis_store::{Kept, Store};
 
 use super::args::{ChunkArgs, KeyArgs, WriteArgs};
+use super::deliver::add;
 use crate::output::{self, line};
 use crate::progress::{bar, mebibytes, on};
 
@@ -94,12 +95,7 @@ pub fn run(args: &StoreArgs) -> Result<()> {
         Act::Add { store, directory, name, chunks, write } => {
             let store = Store::create(store, write.codec()?, trust.clone(), chunks.bytes())?;
             store.check_free(name)?;
-            let bar = bar(args.json, "cutting the files");
-            let checkpoint = Checkpoint::open(directory, trust, store.grain(), &on(&bar))?;
-            bar.set_message("keeping new chunks");
-            let added = store.add(name, &checkpoint, &on(&bar));
-            bar.finish_and_clear();
-            let added = added?;
+            let added = add(&store, name, directory, trust, args.json)?;
             let (new, all) = (mebibytes(added.new_bytes), mebibytes(added.file_bytes));
             (json!(added), format!("{name}: {new:.1} MiB are new of {all:.1} MiB\n"))
         }
