@@ -36,6 +36,8 @@ pub(crate) struct Source {
 pub struct Checkpoint {
     opened: OpenDirectory,
     index: ChunkIndex,
+    /// That of the index.
+    text: Vec<u8>,
     /// The files' paths in the directory; those of the index, but for images of a running process.
     paths: Vec<String>,
     /// Where each chunk is first.
@@ -120,14 +122,19 @@ impl Checkpoint {
         let (index, places) = assemble(found.directories, found.paths, &found.sources, &cuts);
         // Now, while nothing depends on it.
         let index = index.checked()?;
-        index.encode()?;
-        Ok(Self { opened, index, paths, places })
+        let text = index.encode()?;
+        Ok(Self { opened, index, text, paths, places })
     }
 
     /// Its index.
     #[must_use]
     pub fn index(&self) -> &ChunkIndex {
         &self.index
+    }
+
+    /// The text of its index.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// The directory.

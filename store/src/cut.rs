@@ -6,7 +6,8 @@
 //! read then.
 
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use fastcdc::v2020::FastCDC;
 use queues::words::size;
@@ -87,7 +88,7 @@ pub(crate) fn all(
         .collect();
     let all: u64 = segments.iter().map(|(_, _, bytes)| bytes).sum();
     let cuts: Vec<Mutex<Vec<Cut>>> = sources.iter().map(|source| Mutex::new(source.known.clone())).collect();
-    let done = std::sync::atomic::AtomicU64::new(0);
+    let done = AtomicU64::new(0);
     for_each(segments.len(), 1, &Limit::none(), |n, _| {
         let (file, offset, length) = segments[n];
         let path = &sources[file].path;
@@ -98,13 +99,13 @@ pub(crate) fn all(
         open(file)?.read_exact_at(&mut bytes, offset).map_err(failed("read", path))?;
         let found = segment(offset, &bytes, grain);
         // A panic in between leaves a list of pieces, as before or with them.
-        cuts[file].lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(found);
-        let before = done.fetch_add(length, std::sync::atomic::Ordering::Relaxed);
+        cuts[file].lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+        let before = done.fetch_add(length, Ordering::Relaxed);
         progress(before + length, all);
         Ok::<_, StoreError>(())
     })?;
     let sorted = cuts.into_iter().map(|cuts| {
-        let mut cuts = cuts.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut cuts = cuts.into_inner().unwrap_or_else(PoisonError::into_inner);
         cuts.sort_unstable_by_key(|cut| cut.offset);
         cuts
     });

@@ -67,6 +67,14 @@ pub enum Part {
     },
 }
 
+/// Where a part is in its file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) part: Part,
+}
+
 /// A part in the text of an index. Numbers are counted back, so that two indices of nearly the same chunks have nearly the same text.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -195,8 +203,8 @@ impl ChunkIndex {
             let parts = file.parts.into_iter().map(&mut part).collect::<Option<_>>()?;
             Some(IndexedFile { path: file.path, bytes: file.bytes, parts })
         };
-        let files = text.files.into_iter().map(&mut file).collect::<Option<_>>()?;
-        let Text { version, directories, chunks, .. } = Text { files: Vec::new(), ..text };
+        let Text { version, directories, files, chunks } = text;
+        let files = files.into_iter().map(&mut file).collect::<Option<_>>()?;
         Some(Self { version, directories, files, chunks })
     }
 
@@ -293,12 +301,24 @@ impl ChunkIndex {
         directories.chain(self.files.iter().map(|file| (file.path.as_str(), false)))
     }
 
+    /// The parts of a file of this index, which was checked, with their offsets and lengths.
+    pub(crate) fn spans<'i>(&'i self, file: &'i IndexedFile) -> impl Iterator<Item = Span> + use<'i> {
+        let mut next = 0;
+        file.parts.iter().map(move |part| {
+            let bytes = match *part {
+                Part::Zeros { zeros } => zeros,
+                Part::Chunk(chunk) => self.chunks[chunk as usize].bytes,
+            };
+            let offset = next;
+            next += bytes;
+            Span { offset, bytes, part: *part }
+        })
+    }
+
     /// Bytes of all files that are no zeros: so much of a disk they need.
     pub(crate) fn written_bytes(&self) -> u64 {
-        let parts = self.files.iter().flat_map(|file| &file.parts);
-        parts
-            .map(|part| if let Part::Chunk(chunk) = *part { self.chunks[chunk as usize].bytes } else { 0 })
-            .sum()
+        let spans = self.files.iter().flat_map(|file| self.spans(file));
+        spans.filter(|span| matches!(span.part, Part::Chunk(_))).map(|span| span.bytes).sum()
     }
 
     /// Bytes of all files.
@@ -317,14 +337,9 @@ impl ChunkIndex {
     pub(crate) fn places(&self) -> Vec<Vec<(usize, u64)>> {
         let mut places = vec![Vec::new(); self.chunks.len()];
         for (n, file) in self.files.iter().enumerate() {
-            let mut at = 0;
-            for part in &file.parts {
-                match *part {
-                    Part::Zeros { zeros } => at += zeros,
-                    Part::Chunk(chunk) => {
-                        places[chunk as usize].push((n, at));
-                        at += self.chunks[chunk as usize].bytes;
-                    }
+            for Span { offset, part, .. } in self.spans(file) {
+                if let Part::Chunk(chunk) = part {
+                    places[chunk as usize].push((n, offset));
                 }
             }
         }

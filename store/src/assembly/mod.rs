@@ -24,7 +24,7 @@ use queues::words::size;
 use stasis::image::{Limit, for_each};
 
 use crate::error::{StoreError, failed, refused};
-use crate::index::{ChunkIndex, ChunkName, Part};
+use crate::index::{ChunkIndex, ChunkName, Part, Span};
 
 /// What the directory is called before it is complete, behind its own name.
 const PARTIAL: &str = ".partial";
@@ -117,14 +117,13 @@ impl Assembly {
             make_directory(&partial.join(directory))?;
         }
         // By names of their own first: one file's new name may be another's old one.
-        for (n, (from, _)) in moves.iter().enumerate() {
-            let (from, to) = (partial.join(from), partial.join(format!("{OWN}moved-{n}")));
-            fs::rename(&from, &to).map_err(failed("rename", &from))?;
-        }
-        for (n, (_, to)) in moves.iter().enumerate() {
-            let (from, to) = (partial.join(format!("{OWN}moved-{n}")), partial.join(to));
-            fs::rename(&from, &to).map_err(failed("rename", &from))?;
-        }
+        let rename = |from: &str, to: &str| {
+            let (from, to) = (partial.join(from), partial.join(to));
+            fs::rename(&from, &to).map_err(failed("rename", &from))
+        };
+        let between = |n: usize| format!("{OWN}moved-{n}");
+        moves.iter().enumerate().try_for_each(|(n, (from, _))| rename(from, &between(n)))?;
+        moves.iter().enumerate().try_for_each(|(n, (_, to))| rename(&between(n), to))?;
         let assembly = Self::at(self.place, index);
         assembly.tidy()?;
         assembly.make(&kept)?;
@@ -275,24 +274,16 @@ impl Assembly {
     /// Makes zeros of what has to be zeros in a file that was there.
     fn clear(&self, file: usize, opened: &File) -> Result<(), StoreError> {
         let path = self.path_of(file);
-        let mut at = 0_i64;
-        for part in &self.index.files[file].parts {
-            let (bytes, is_zeros) = match *part {
-                Part::Zeros { zeros } => (zeros, true),
-                Part::Chunk(chunk) => (self.index.chunks[chunk as usize].bytes, false),
-            };
+        let zeros = self.index.spans(&self.index.files[file]);
+        for Span { offset, bytes, .. } in zeros.filter(|span| matches!(span.part, Part::Zeros { .. })) {
+            let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
             // The index says no more than i64::MAX for all files.
-            let length = bytes.cast_signed();
-            if is_zeros {
-                let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-                match fallocate(opened, how, at, length) {
-                    // Not every file system can.
-                    Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => write_zeros(opened, at.cast_unsigned(), bytes),
-                    made => made.map_err(Into::into),
-                }
-                .map_err(failed("make zeros in", &path))?;
+            match fallocate(opened, how, offset.cast_signed(), bytes.cast_signed()) {
+                // Not every file system can.
+                Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => write_zeros(opened, offset, bytes),
+                made => made.map_err(Into::into),
             }
-            at += length;
+            .map_err(failed("make zeros in", &path))?;
         }
         Ok(())
     }

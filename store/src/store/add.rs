@@ -78,7 +78,7 @@ impl Store {
         self.check_free(name)?;
         let _lock = self.lock(FlockArg::LockShared)?;
         let index = checkpoint.index();
-        let text = IndexText::cut(index.encode()?, self.grain());
+        let text = IndexText::cut(checkpoint.text(), self.grain());
         let incoming = Incoming::make(&self.path)?;
         let (done, written) = (AtomicU64::new(0), AtomicU64::new(0));
         let made = Mutex::new(BTreeSet::new());
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Gives an index its name; returns the bytes of its file.
-    fn commit(&self, name: &str, text: &IndexText) -> Result<u64, StoreError> {
+    fn commit(&self, name: &str, text: &IndexText<'_>) -> Result<u64, StoreError> {
         let list = serde_json::to_vec(&text.pieces)
             .map_err(|error| StoreError::Index { what: error.to_string() })?;
         if list.len() as u64 > MAX_PIECES_BYTES {
@@ -148,23 +148,23 @@ impl Store {
 }
 
 /// The text of an index, which is kept in chunks like everything else: those of two checkpoints that have much in common do, too.
-struct IndexText {
-    bytes: Vec<u8>,
+struct IndexText<'t> {
+    bytes: &'t [u8],
     pieces: Vec<ChunkName>,
     /// Where each begins.
     offsets: Vec<usize>,
 }
 
-impl IndexText {
-    fn cut(bytes: Vec<u8>, grain: Grain) -> Self {
-        let cuts = segment(0, &bytes, grain);
+impl<'t> IndexText<'t> {
+    fn cut(bytes: &'t [u8], grain: Grain) -> Self {
+        let cuts = segment(0, bytes, grain);
         // A text has no zeros.
         let piece = |cut: &Cut| ChunkName { hash: cut.hash.unwrap_or_default(), bytes: cut.bytes };
         let offsets = cuts.iter().map(|cut| size(cut.offset)).collect();
         Self { pieces: cuts.iter().map(piece).collect(), offsets, bytes }
     }
 
-    fn piece(&self, n: usize) -> &[u8] {
+    fn piece(&self, n: usize) -> &'t [u8] {
         &self.bytes[self.offsets[n]..][..size(self.pieces[n].bytes)]
     }
 }

@@ -88,13 +88,14 @@ pub struct Store {
 
 impl Store {
     /// Makes a store in a directory that is empty or not there, or opens the one that is there. Stores are taken from
-    /// `trust` only: objects are compared with the hashes of the index, and without a key nothing but its owner speaks for the index.
-    ///
-    /// # Errors
-    /// [`StoreError::NotAStore`], [`StoreError::OtherKey`], [`StoreError::Manifest`], [`StoreError::Io`].
+    /// `trust` only: objects are compared with the hashes of the index, and without a key only its owner proves that the index is right.
     ///
     /// Files are cut into `chunk_bytes` as a rule, a power of two from 1 KiB to 512 KiB: smaller chunks are found again more often, and are
-    /// more files. Of a store that is there it is what it was made with, if it is not given.
+    /// more files. A store that is there keeps the length that it was made with.
+    ///
+    /// # Errors
+    /// [`StoreError::NotAStore`], also when another length is given than that of the store, [`StoreError::OtherKey`],
+    /// [`StoreError::Manifest`], [`StoreError::Io`].
     pub fn create(
         path: &Path,
         codec: Codec,

@@ -101,8 +101,8 @@ impl Sender {
         progress: Progress<'_>,
     ) -> Result<Sent, StoreError> {
         let index = checkpoint.index();
-        let text = index.encode()?;
-        let (kind, chunk) = (Kind::Index(""), ChunkName::of(&text));
+        let text = checkpoint.text();
+        let (kind, chunk) = (Kind::Index(""), ChunkName::of(text));
         let codec = self.connection.codec();
         let mut frame = IndexFrame {
             is_last: stage != Stage::Before,
@@ -110,7 +110,7 @@ impl Sender {
             bytes: chunk.bytes,
             name: codec.name_of(kind, &chunk.hash),
             proof: [0; 32],
-            object: codec.encode(kind, &chunk, &text),
+            object: codec.encode(kind, &chunk, text),
         };
         frame.proof = self.connection.proof("index", &said_of_index(&frame));
         let done = self.connection.proof("done", &frame.name);
