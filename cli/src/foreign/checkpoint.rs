@@ -30,7 +30,7 @@ use super::status::survey;
 use crate::freeze::{CheckpointArgs, Known, clear_failed, command_line, list};
 use crate::preflight;
 use crate::progress::{milliseconds, spinner};
-use crate::transfer::{Delivered, Destination};
+use crate::transfer::{self, Destination};
 
 /// How long the device of processes that CRIU has ended may take to end.
 const ENDING: Duration = Duration::from_secs(10);
@@ -97,12 +97,7 @@ pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
     outcome.checkpoint_ms = milliseconds(started);
     let prose = outcome.prose(&destination.place(&args.destination, &directory), args.timings);
     outcome.delivered = destination.deliver(&args.destination, &directory, stopped, args.json)?;
-    let text = match args.json {
-        true => serde_json::to_string(&outcome)? + "\n",
-        false => prose + &outcome.delivered.as_ref().map(Delivered::prose).unwrap_or_default(),
-    };
-    args.destination.report(text);
-    Ok(())
+    transfer::report(&args.destination, args.json, &outcome, prose, outcome.delivered.as_ref())
 }
 
 /// Makes the directories; answers the outermost, and that of each tree.

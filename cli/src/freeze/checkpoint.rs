@@ -29,7 +29,7 @@ use super::party::{Member, Party, Tree};
 use super::pre_copy;
 use crate::preflight;
 use crate::progress::{milliseconds, spinner};
-use crate::transfer::{Delivered, Destination};
+use crate::transfer::{self, Destination};
 
 /// TIMEOUT: how long writing may take beyond the queues' deadline where nobody set a limit; a disk may be slow.
 const WRITING: Duration = Duration::from_secs(600);
@@ -85,12 +85,7 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
         false => outcome.prose(&party, &destination.place(&args.destination, &directory), args.timings),
     };
     outcome.delivered = destination.deliver(&args.destination, &directory, stopped, args.json)?;
-    let text = match args.json {
-        true => serde_json::to_string(&outcome)? + "\n",
-        false => prose + &outcome.delivered.as_ref().map(Delivered::prose).unwrap_or_default(),
-    };
-    args.destination.report(text);
-    Ok(())
+    transfer::report(&args.destination, args.json, &outcome, prose, outcome.delivered.as_ref())
 }
 
 /// A better reason than that there is no runtime, where processes have opened a driver by themselves: the kernel's, or that of a

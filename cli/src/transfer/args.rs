@@ -8,8 +8,6 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use stasis_store::{Address, Codec, Compression, Key};
 
-use crate::output;
-
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Compress {
@@ -121,18 +119,6 @@ impl DestinationArgs {
         ensure!(self.store.is_some() || self.chunks.chunk_kib.is_none(), "--chunk-kib is for --store");
         Ok(())
     }
-
-    fn is_standard(&self) -> bool {
-        self.to == Some(Address::Standard)
-    }
-
-    /// Says what was done, where the checkpoint itself does not go.
-    pub fn report(&self, text: String) {
-        match self.is_standard() {
-            true => output::complain(text),
-            false => output::report(text),
-        }
-    }
 }
 
 /// Where a checkpoint comes from.
@@ -162,7 +148,7 @@ impl SourceArgs {
     }
 }
 
-/// Who can be at the other end.
+/// Which senders and receivers are accepted over a network, and how long a command waits for them.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct NetworkArgs {
     /// Use tcp:// without a key: whoever reaches the address reads the memory of the process, or has any program run here.

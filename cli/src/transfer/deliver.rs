@@ -13,10 +13,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use stasis::criu::Trust;
-use stasis_store::{Added, Checkpoint, Codec, Sender, Sent, Stage, Staging, StagingKind, Store, StoreError};
+use stasis_store::{
+    Added, Address, Checkpoint, Codec, Sender, Sent, Stage, Staging, StagingKind, Store, StoreError,
+};
 
 use super::args::DestinationArgs;
 use super::stream::Way;
+use crate::output;
 use crate::progress::{bar, mebibytes, milliseconds, on};
 
 /// Where a checkpoint goes, made sure of before anything is frozen.
@@ -200,6 +203,29 @@ impl Destination {
             }
         }
     }
+}
+
+/// Says what a checkpoint has done, but not where the checkpoint itself goes: the outcome as JSON, or the prose of it and of what was
+/// delivered.
+///
+/// # Errors
+/// When the outcome cannot be JSON.
+pub fn report(
+    args: &DestinationArgs,
+    json: bool,
+    outcome: &impl Serialize,
+    prose: String,
+    delivered: Option<&Delivered>,
+) -> Result<()> {
+    let text = match json {
+        true => serde_json::to_string(outcome)? + "\n",
+        false => prose + &delivered.map(Delivered::prose).unwrap_or_default(),
+    };
+    match args.to {
+        Some(Address::Standard) => output::complain(text),
+        _ => output::report(text),
+    }
+    Ok(())
 }
 
 impl Drop for Destination {

@@ -8,7 +8,7 @@ mod store;
 mod stream;
 
 pub use self::args::{DestinationArgs, SourceArgs};
-pub use self::deliver::{Delivered, Destination};
+pub use self::deliver::{Delivered, Destination, report};
 pub use self::obtain::{Obtained, hand_on, hand_on_all, obtain};
 pub use self::store::{StoreArgs, run as store};
 pub use self::stream::{ReceiveArgs, SendArgs, receive, send};
