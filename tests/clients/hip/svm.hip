@@ -4,6 +4,8 @@
 #include "check.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -115,6 +117,30 @@ static void copied() {
     CHECK(hipFree(device));
 }
 
+// Registered memory that is enlarged as `realloc` does it: by a system call of the C library's own, and by copying where the
+// kernel refuses that.
+static void grown() {
+    const size_t size = 3 << 20;
+    char *place = (char *)mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(place != MAP_FAILED);
+    memset(place, 'g', size);
+    CHECK(hipHostRegister(place, size, hipHostRegisterMapped));
+    char *larger = (char *)syscall(SYS_mremap, place, size, 2 * size, MREMAP_MAYMOVE);
+    if (larger == MAP_FAILED) {
+        larger = (char *)mmap(nullptr, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(larger != MAP_FAILED);
+        memcpy(larger, place, size);
+        REQUIRE(munmap(place, size) == 0);
+    }
+    for (size_t i = 0; i < 2 * size; i += 4096)
+        REQUIRE(larger[i] == (i < size ? 'g' : 0), "byte %zu: %d", i, larger[i]);
+    memset(larger, 'h', 2 * size);
+    CHECK(hipHostUnregister(place));
+    for (size_t i = 0; i < 2 * size; i += 4096)
+        REQUIRE(larger[i] == 'h', "byte %zu: %d", i, larger[i]);
+    REQUIRE(munmap(larger, 2 * size) == 0);
+}
+
 int main() {
     int managed = 0;
     CHECK(hipDeviceGetAttribute(&managed, hipDeviceAttributeManagedMemory, 0));
@@ -123,5 +149,6 @@ int main() {
     again_and_again();
     registered();
     copied();
+    grown();
     return passed("svm");
 }

@@ -325,9 +325,14 @@ impl Lent {
     }
 }
 
+/// Bytes of a page.
+fn page_bytes() -> Option<usize> {
+    usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()
+}
+
 /// The whole pages over some bytes; `None` if there are none.
 fn page_range(address: u64, bytes: u64) -> Option<Range<usize>> {
-    let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
+    let page = page_bytes()?;
     let first = usize::try_from(address).ok()?;
     let end = first.checked_add(usize::try_from(bytes).ok()?)?.checked_next_multiple_of(page)?;
     (address != 0 && bytes != 0).then_some(first / page * page..end)
@@ -383,11 +388,17 @@ impl Loan {
         Ok(())
     }
 
-    /// Mappings of the loan's memory in a range.
+    /// Mappings of the loan's memory in a range; neighbours that continue each other are one, as they were before they were lent.
     fn mapped(&self, range: Range<usize>) -> Result<Vec<Vma>, Errno> {
-        let mut vmas = maps::in_range(&range)?;
-        vmas.retain(|vma| vma.memfd.as_ref() == Some(&self.name));
-        Ok(vmas)
+        let mut mapped: Vec<Vma> = Vec::new();
+        for vma in maps::in_range(&range)? {
+            match mapped.last_mut() {
+                _ if vma.memfd.as_ref() != Some(&self.name) => {}
+                Some(last) if last.is_continued_by(&vma) => last.range.end = vma.range.end,
+                _ => mapped.push(vma),
+            }
+        }
+        Ok(mapped)
     }
 }
 

@@ -13,9 +13,10 @@ use std::ptr::NonNull;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::libc;
-use nix::sys::mman::{ProtFlags, mprotect};
+use nix::sys::mman::{MmapAdvise, ProtFlags, madvise, mprotect};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
+use super::page_bytes;
 use crate::linux;
 use crate::maps::Vma;
 use crate::transport::soft::user_memory;
@@ -44,9 +45,25 @@ pub(super) fn for_memfd(range: &Range<usize>, vmas: &[Vma], name: &str) -> Resul
             // SAFETY: the range was mapped just now; it gets the protection that the pages there had before.
             unsafe { mprotect(start, vma.range.len(), vma.prot)? };
         }
+        keep_from_growing(range);
         Ok(())
     })?;
     Ok(memory)
+}
+
+/// Makes two mappings of pages that were exchanged just now, so that `mremap` refuses to enlarge them (`EFAULT`). The C library's
+/// `realloc` then copies to other memory; enlarged, the mapping would go beyond the end of the memfd, where every access raises
+/// SIGBUS. One page alone stays one mapping.
+fn keep_from_growing(range: &Range<usize>) {
+    let Some(page) = page_bytes().filter(|page| range.len() > *page) else { return };
+    if let Some(last) = NonNull::new(pointer(range.end - page).cast()) {
+        // How pages of a memfd are read ahead: a difference that keeps the kernel from merging the mappings, and has no other effect.
+        // SAFETY: the advice changes no contents and no access.
+        let advised = unsafe { madvise(last, page, MmapAdvise::MADV_RANDOM) };
+        if let Err(error) = advised {
+            tracing::debug!(target: "kfd", %error, start = range.start, "lent pages could be enlarged");
+        }
+    }
 }
 
 /// Makes the memory of `vma` private.
