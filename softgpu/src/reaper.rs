@@ -22,9 +22,8 @@ const KEPT: Duration = Duration::from_millis(300);
 /// Whether memory is given back behind the answer in this process ([`turn_on`]).
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Has large memory given back behind the answer from now on. An executor does so for clients that are told what was written
-/// (`SOFTGPU_WRITES`), whose stops the release would dominate. For others not yet: HIP's test of shared virtual memory was seen to end with SIGBUS
-/// while it was on, and the cause is not known.
+/// Has large memory given back behind the answer from now on, as executors do: it would be a third of the time for which a process stops that is
+/// checkpointed.
 pub fn turn_on() {
     IS_ON.store(true, Ordering::Relaxed);
 }

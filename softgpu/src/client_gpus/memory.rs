@@ -17,7 +17,7 @@ use kfd::written::Units;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use softgpu_waves::{Access, FirstTouch, Vm};
 
 use super::with_client;
@@ -72,14 +72,24 @@ impl Leaving {
         });
     }
 
+    /// Whether anything of a range is about to be unmapped.
+    fn is_in(&self, va: u64, end: u64) -> bool {
+        has_part_of(&self.ranges.lock(), va, end)
+    }
+
     /// Waits until nothing of a range is about to be unmapped.
     fn wait(&self, va: u64, end: u64) {
         let mut ranges = self.ranges.lock();
-        // The only one that can reach into it from before is the last one that begins there.
-        while ranges.range(..end).next_back().is_some_and(|(start, bytes)| start + bytes > va) {
+        while has_part_of(&ranges, va, end) {
             self.gone.wait(&mut ranges);
         }
     }
+}
+
+/// Whether any of these, by address, of which none overlap, is in a range.
+fn has_part_of(ranges: &BTreeMap<u64, u64>, va: u64, end: u64) -> bool {
+    // The only one that can reach into it from before is the last one that begins before its end.
+    ranges.range(..end).next_back().is_some_and(|(start, bytes)| start + bytes > va)
 }
 
 /// The identity mappings of one client.
@@ -140,9 +150,7 @@ impl HostMemory {
     fn acquire(&self, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         let piece = examine(mapping)?;
         let (va, end) = (mapping.va, mapping.va + mapping.bytes);
-        let mut ranges = self.ranges.lock();
-        // Locked, so that nothing leaves from there meanwhile.
-        self.leaving.wait(va, end);
+        let mut ranges = self.when_nothing_leaves(va, end);
         let mut before =
             ranges.range(..end).rev().take_while(|(start, range)| **start + range.piece.bytes > va);
         if !before.all(|(start, range)| range.piece.agrees(*start, &piece, va)) {
@@ -163,6 +171,19 @@ impl HostMemory {
             ranges.insert(start, Range { piece, users: 1 });
         }
         Ok(())
+    }
+
+    /// The ranges when nothing is about to be unmapped between these addresses, and, locked, while nothing can be.
+    fn when_nothing_leaves(&self, va: u64, end: u64) -> MutexGuard<'_, Ranges> {
+        loop {
+            let ranges = self.ranges.lock();
+            if !self.leaving.is_in(va, end) {
+                return ranges;
+            }
+            // Other addresses are mapped meanwhile.
+            drop(ranges);
+            self.leaving.wait(va, end);
+        }
     }
 
     /// Ends one use of a mapping, or of a part of one; ranges without users are unmapped. The caller has made sure that

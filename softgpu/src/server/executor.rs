@@ -28,7 +28,7 @@ use super::error::ServeError;
 use super::host::Host;
 use super::keeper::Keeper;
 use super::peer;
-use super::{layout, settings, sys, window};
+use super::{layout, sys, window};
 use crate::driver::Ledger;
 use crate::reaper;
 
@@ -71,9 +71,7 @@ pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
     let trace = records.trace.as_deref().map(append_to).transpose()?;
     let report = records.report.as_deref().map(append_to).transpose()?;
     let devices = Devices::again(source)?;
-    if settings::writes() {
-        reaper::turn_on();
-    }
+    reaper::turn_on();
     let keeper = orders.map(|name| Keeper::listen(&name)).transpose()?;
     let made: Arc<OnceLock<Arc<Host>>> = Arc::default();
     let watched = Arc::clone(&made);
