@@ -2,8 +2,8 @@
 //! One agent's clock, by era.
 //!
 //! INVARIANT: the ticks that a clock tells are in the order of time, and until the first restore they are what the agent's counter says.
-//! A counter's value of an earlier era is converted as it was then; of which era one is that nothing more is known of, and which the
-//! present counter says again, is a guess.
+//! A counter's value of an earlier era is converted as it was then, as long as the era is remembered; of which era one is which the
+//! present counter says again is a guess. The ticks of a signal's times are noted before their era ends ([`super::Stamps`]).
 
 use super::SYSTEM_FREQUENCY;
 
@@ -84,8 +84,6 @@ fn measured(counts: u64, nanoseconds: u64) -> Option<u64> {
 /// From a restore, or the beginning, until the next one; or until the counter's frequency turns out to be another.
 #[derive(Clone, Copy, Debug)]
 struct Era {
-    /// Restores before its beginning.
-    restores: u32,
     /// The counter at its beginning.
     counter: u64,
     /// The ticks then.
@@ -152,7 +150,7 @@ impl Clock {
             self.frequency = told.unwrap_or(USUAL_FREQUENCY);
             let relation = Relation { anchor: now, frequency: self.frequency };
             // From its first count on, before which it cannot have been read.
-            let first = Era { restores, counter: 0, ticks: 0, ahead, relation, is_known: told.is_some() };
+            let first = Era { counter: 0, ticks: 0, ahead, relation, is_known: told.is_some() };
             self.eras.push(first);
             self.latest = now.counter;
             return;
@@ -176,7 +174,7 @@ impl Clock {
         } else {
             let ticks = era.ticks(era.relation.counter(now.system), self.frequency);
             let relation = Relation { anchor: now, frequency: told.unwrap_or(era.relation.frequency) };
-            Era { restores, counter: now.counter, ticks, ahead, relation, is_known: told.is_some() }
+            Era { counter: now.counter, ticks, ahead, relation, is_known: told.is_some() }
         };
         let ticks = next.ticks.max(self.latest);
         self.latest = ticks;
@@ -193,18 +191,13 @@ impl Clock {
         (self.latest, driver.saturating_add_signed(era.ahead))
     }
 
-    /// The ticks when the counter said this, at the system's time `now`; before the restore after so many, if that is known.
-    pub fn ticks(&self, counter: u64, restores: Option<u32>, now: u64) -> u64 {
-        self.era_of(counter, restores, now).map_or(counter, |era| era.ticks(counter, self.frequency))
+    /// The ticks when the counter said this, at the system's time `now`.
+    pub fn ticks(&self, counter: u64, now: u64) -> u64 {
+        self.era_of(counter, now).map_or(counter, |era| era.ticks(counter, self.frequency))
     }
 
-    fn era_of(&self, counter: u64, restores: Option<u32>, now: u64) -> Option<&Era> {
+    fn era_of(&self, counter: u64, now: u64) -> Option<&Era> {
         let (current, earlier) = self.eras.split_last()?;
-        if let Some(restores) = restores {
-            let mut by_then = self.eras.iter().rev().filter(|era| era.restores <= restores);
-            let last = by_then.clone().next();
-            return by_then.find(|era| era.counter <= counter).or(last).or(self.eras.first());
-        }
         if counter >= current.counter && current.relation.time(counter) <= now.saturating_add(UNSURE) {
             return Some(current);
         }
@@ -248,13 +241,12 @@ mod tests {
     #[test]
     fn numbers_at_the_ends_of_their_range_are_borne() {
         let mut clock = Clock::default();
-        assert_eq!((clock.ticks(7, None, 0), clock.time(7), clock.reading(7, 8)), (7, 0, (7, 8)));
+        assert_eq!((clock.ticks(7, 0), clock.time(7), clock.reading(7, 8)), (7, 0, (7, 8)));
         clock.begin(0, Reading { counter: u64::MAX, system: u64::MAX }, i64::MIN, None);
         clock.begin(1, Reading::default(), i64::MAX, None);
         assert_eq!(clock.reading(u64::MAX, u64::MAX), (u64::MAX, u64::MAX));
         for number in [0, 1, u64::MAX] {
-            clock.time(clock.ticks(number, Some(0), number));
-            clock.time(clock.ticks(number, None, number));
+            clock.time(clock.ticks(number, number));
         }
     }
 
@@ -264,7 +256,7 @@ mod tests {
         clock.begin(0, Reading { counter: 0, system: 0 }, 0, None);
         clock.begin(0, Reading { counter: 50_003_000, system: 2 * SECOND }, 0, None);
         assert_eq!((clock.frequency(), clock.eras.len()), (25_000_000, 1));
-        assert_eq!(clock.ticks(50_003_000, None, 2 * SECOND), 50_003_000);
+        assert_eq!(clock.ticks(50_003_000, 2 * SECOND), 50_003_000);
         assert_eq!(clock.time(50_003_000), 2 * SECOND);
     }
 
@@ -298,7 +290,7 @@ mod tests {
     fn counts_of_earlier_eras_are_converted_as_they_were_then() {
         let mut clock = Clock::default();
         clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, TOLD);
-        let time = |clock: &Clock, counter, now| clock.time(clock.ticks(counter, None, now));
+        let time = |clock: &Clock, counter, now| clock.time(clock.ticks(counter, now));
         assert_eq!(time(&clock, counts(1002), 12 * SECOND), 12 * SECOND);
         // The same moment, as a lock that is undone sees it.
         clock.begin(1, Reading { counter: counts(1003), system: 13 * SECOND }, 0, TOLD);
@@ -319,10 +311,8 @@ mod tests {
         assert_eq!(time(&clock, counts(8), 16 * SECOND), 16 * SECOND);
         // Before everything.
         assert_eq!(time(&clock, counts(999), 0), 9 * SECOND);
-        // The counter is there a second time; what is known to be older is.
+        // The counter is there a second time.
         assert_eq!(time(&clock, counts(1064), 1072 * SECOND), 1072 * SECOND);
-        let older = clock.ticks(counts(1064), Some(2), 1072 * SECOND);
-        assert_eq!((older, clock.time(older)), (counts(1004), 14 * SECOND));
     }
 
     #[test]
@@ -388,6 +378,6 @@ mod tests {
         }
         assert_eq!(clock.eras.len(), ERAS);
         // What is older than all that is remembered.
-        assert!(clock.ticks(1 << 40, Some(1), u64::MAX) < clock.latest);
+        assert!(clock.ticks(1 << 40, 0) < clock.latest);
     }
 }

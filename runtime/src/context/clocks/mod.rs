@@ -39,12 +39,19 @@ pub fn now() -> u64 {
 }
 
 /// A signal's times that were there when the process was checkpointed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Stamps {
-    /// Restores before that.
-    restores: u32,
     start: u64,
     end: u64,
+    /// The ticks of both by each agent's clock, which forgets the era that they are of; of none if there was no time.
+    ticks: Box<[(u64, u64)]>,
+}
+
+/// What an agent's counter said, and the ticks then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    counter: u64,
+    ticks: u64,
 }
 
 /// Every agent's clock.
@@ -67,14 +74,14 @@ impl Clocks {
     /// Before a checkpoint: nothing runs that notes times.
     pub fn pause(&self, on: &Device, registry: &Registry) {
         self.compare_all(on);
-        let restores = self.restores.load(Ordering::Relaxed);
+        let now = now();
         for (_, signal) in registry.signals.iter() {
             let Some(live) = &signal.live else { continue };
             let (start, end) = live.raw_timestamps();
             let mut noted = live.stamps.lock();
             // What was noted before is of an earlier era.
             if (noted.start, noted.end) != (start, end) {
-                *noted = Stamps { restores, start, end };
+                *noted = Stamps::of(start, end, &self.agents, now);
             }
         }
     }
@@ -122,7 +129,7 @@ impl Clocks {
 
     /// The ticks of what the agent's counter said: at a time of which nothing more is known.
     pub fn ticks(&self, on: &Device, agent: AgentIndex, counter: u64) -> Result<u64, DeviceError> {
-        self.compared(on, agent, |clock| clock.ticks(counter, None, now()))
+        self.compared(on, agent, |clock| clock.ticks(counter, now()))
     }
 
     /// The system's time of a tick.
@@ -144,16 +151,34 @@ impl Clocks {
         then: impl Fn(&Clock, u64) -> T,
     ) -> Result<(T, T), DeviceError> {
         let (start, end) = signal.raw_timestamps();
-        let noted = *signal.stamps.lock();
+        let noted = signal.stamps.lock().by(agent);
         self.compared(on, agent, |clock| {
             let now = now();
-            // One that was noted is of an era before the checkpoint at the latest.
-            let ticks = |counter: u64, noted_one: u64| match counter {
-                0 => 0,
-                _ => clock.ticks(counter, (counter == noted_one).then_some(noted.restores), now),
+            let ticks = |counter: u64, which: usize| match (counter, noted.map(|both| both[which])) {
+                (0, _) => 0,
+                (_, Some(noted)) if noted.counter == counter => noted.ticks,
+                _ => clock.ticks(counter, now),
             };
-            (then(clock, ticks(start, noted.start)), then(clock, ticks(end, noted.end)))
+            (then(clock, ticks(start, 0)), then(clock, ticks(end, 1)))
         })
+    }
+}
+
+impl Stamps {
+    /// What agents' counters said, in the ticks of these clocks at the system's time `now`.
+    fn of(start: u64, end: u64, clocks: &[Mutex<Clock>], now: u64) -> Self {
+        let ticks = |clock: &Mutex<Clock>| {
+            let clock = clock.lock();
+            (clock.ticks(start, now), clock.ticks(end, now))
+        };
+        let has_times = (start, end) != (0, 0);
+        Self { start, end, ticks: clocks.iter().filter(|_| has_times).map(ticks).collect() }
+    }
+
+    /// The start and the end by an agent's clock.
+    fn by(&self, agent: AgentIndex) -> Option<[Stamp; 2]> {
+        let (start, end) = *self.ticks.get(agent.at())?;
+        Some([Stamp { counter: self.start, ticks: start }, Stamp { counter: self.end, ticks: end }])
     }
 }
 
@@ -177,4 +202,42 @@ fn read(on: &Device, agent: AgentIndex) -> Result<(Reading, i64), DeviceError> {
         }
     }
     Ok((best.1, best.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_signal_stay_when_their_era_is_forgotten() {
+        let (clocks, agent) = ([Mutex::new(Clock::default())], AgentIndex(0));
+        let begin = |restores: u32, counter| {
+            let system = (u64::from(restores) + 1) * SYSTEM_FREQUENCY;
+            clocks[0].lock().begin(
+                restores,
+                Reading { counter, system },
+                counter.cast_signed(),
+                Some(1_000_000),
+            );
+            system
+        };
+        let now = begin(0, 7_000_000_000);
+        let noted = Stamps::of(7_000_000_500, 7_000_000_900, &clocks, now);
+        let found = noted.by(agent);
+        let stamp = |counter| Stamp { counter, ticks: counter };
+        assert_eq!(found, Some([stamp(7_000_000_500), stamp(7_000_000_900)]));
+        // Each time on a machine that was started a little later.
+        let mut latest = now;
+        for restores in 1..200 {
+            latest = begin(restores, 6_900_000_000 - u64::from(restores) * 10_000_000);
+        }
+        assert_eq!(noted.by(agent), found);
+        assert_ne!(
+            clocks[0].lock().ticks(7_000_000_500, latest),
+            7_000_000_500,
+            "the clock has forgotten it"
+        );
+        let none = Stamps::of(0, 0, &clocks, now);
+        assert_eq!(none.by(agent), None);
+    }
 }
