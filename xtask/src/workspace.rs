@@ -221,8 +221,12 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     if installed.clients.is_none() {
         environment.push(("STASIS_WITHOUT_CLIENTS", "1"));
     }
+    let is_set = |name: &str| std::env::var_os(name).is_some();
     if at_length {
-        environment.extend(AT_LENGTH.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+        environment.extend(AT_LENGTH.into_iter().filter(|(name, _)| !is_set(name)));
+    }
+    if (at_length || AT_LENGTH.iter().any(|(name, _)| is_set(name))) && !is_set("NEXTEST_PROFILE") {
+        environment.push(("NEXTEST_PROFILE", "at-length"));
     }
     if arguments.is_empty() {
         for kernel in OTHER_KERNELS {
