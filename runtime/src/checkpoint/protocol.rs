@@ -190,7 +190,7 @@ pub enum Done {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Nobody listens.
+    /// No process listens under the agent's name.
     #[error("Process {pid} has no Stasis agent: it is gone, or it has not opened a Stasis runtime")]
     NoAgent {
         /// The process.
@@ -210,14 +210,14 @@ pub enum CallError {
         #[source]
         source: io::Error,
     },
-    /// Somebody else listens under the name that older agents have.
+    /// A process of another user listens under the name that older agents have.
     #[error(
         "Another process, of user {uid}, listens under the name of process {pid}'s agent: nothing was sent to it"
     )]
     Impostor {
         /// The process.
         pid: i32,
-        /// Who listens.
+        /// The user of the process that listens.
         uid: u32,
     },
     /// The connection failed while an order was under way.

@@ -96,7 +96,7 @@ pub enum KeeperError {
         name: String,
         /// The keeper's pid.
         keeper: i32,
-        /// Who listens; 0 if it is not to be seen from here.
+        /// The pid of the process that listens; 0 if it is in a PID namespace that this process does not see.
         pid: i32,
         /// Its user.
         uid: u32,
@@ -261,7 +261,7 @@ impl Keeper {
             Err(error) => return Err(system("reach")(error)),
         }
         let peer = Peer::of(&socket).map_err(system("identify"))?;
-        // Who takes the place of a keeper (`succeed_keeper`) has its socket, whose credentials stay the keeper's.
+        // A process that takes the place of a keeper (`succeed_keeper`) has the keeper's socket, whose credentials stay the keeper's.
         if peer.pid == Some(self.pid) && peer.is_trusted_by(geteuid().as_raw()) {
             return Ok(socket);
         }

@@ -211,7 +211,7 @@ fn no_keeper_is_left_when_not_all_can_be_forked() {
             }
             Err(error) => {
                 assert!(matches!(error, KeeperError::Fork(_)), "{error:?}");
-                // Nobody else of this user is left, and our files are as they were.
+                // No other process of this user is left, and this process's files are as they were.
                 assert_eq!(inodes(&held).len(), 3);
                 println!("refused");
             }
