@@ -36,14 +36,6 @@ impl Vma {
     pub fn is_named(&self, beginning: &str) -> bool {
         self.memfd.as_ref().is_some_and(|name| name.starts_with(beginning))
     }
-
-    /// Whether `next` has the pages behind these, of the same file, in the same way.
-    #[must_use]
-    pub fn is_continued_by(&self, next: &Self) -> bool {
-        let range = next.range.clone();
-        let offset = self.offset + self.range.len() as u64;
-        range.start == self.range.end && *next == Self { range, offset, ..self.clone() }
-    }
 }
 
 /// A device number as the maps print it.

@@ -150,7 +150,11 @@ impl HostMemory {
     fn acquire(&self, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         let piece = examine(mapping)?;
         let (va, end) = (mapping.va, mapping.va + mapping.bytes);
-        let mut ranges = self.when_nothing_leaves(va, end);
+        let mut ranges = self.ranges.lock();
+        // Nothing begins to leave while they are locked; while one waits, other addresses can be mapped.
+        while self.leaving.is_in(va, end) {
+            MutexGuard::unlocked(&mut ranges, || self.leaving.wait(va, end));
+        }
         let mut before =
             ranges.range(..end).rev().take_while(|(start, range)| **start + range.piece.bytes > va);
         if !before.all(|(start, range)| range.piece.agrees(*start, &piece, va)) {
@@ -171,19 +175,6 @@ impl HostMemory {
             ranges.insert(start, Range { piece, users: 1 });
         }
         Ok(())
-    }
-
-    /// The ranges when nothing is about to be unmapped between these addresses, and, locked, while nothing can be.
-    fn when_nothing_leaves(&self, va: u64, end: u64) -> MutexGuard<'_, Ranges> {
-        loop {
-            let ranges = self.ranges.lock();
-            if !self.leaving.is_in(va, end) {
-                return ranges;
-            }
-            // Other addresses are mapped meanwhile.
-            drop(ranges);
-            self.leaving.wait(va, end);
-        }
     }
 
     /// Ends one use of a mapping, or of a part of one; ranges without users are unmapped. The caller has made sure that

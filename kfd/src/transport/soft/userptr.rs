@@ -388,13 +388,15 @@ impl Loan {
         Ok(())
     }
 
-    /// Mappings of the loan's memory in a range; neighbours that continue each other are one, as they were before they were lent.
+    /// Mappings of the loan's memory in a range; neighbours with the same protection are one, as they were before they were lent.
     fn mapped(&self, range: Range<usize>) -> Result<Vec<Vma>, Errno> {
         let mut mapped: Vec<Vma> = Vec::new();
         for vma in maps::in_range(&range)? {
             match mapped.last_mut() {
                 _ if vma.memfd.as_ref() != Some(&self.name) => {}
-                Some(last) if last.is_continued_by(&vma) => last.range.end = vma.range.end,
+                Some(last) if last.range.end == vma.range.start && last.prot == vma.prot => {
+                    last.range.end = vma.range.end;
+                }
                 _ => mapped.push(vma),
             }
         }

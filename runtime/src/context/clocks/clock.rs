@@ -304,6 +304,7 @@ mod tests {
         );
         assert_eq!(time(&clock, counts(1002), 14 * SECOND), 12 * SECOND);
         assert_eq!(time(&clock, counts(1064), 14 * SECOND), 14 * SECOND);
+        let older = clock.ticks(counts(1064), 14 * SECOND);
         // On another machine, which was started later.
         clock.begin(3, Reading { counter: counts(7), system: 15 * SECOND }, -60 * SECOND.cast_signed(), TOLD);
         assert_eq!(time(&clock, counts(1002), 16 * SECOND), 12 * SECOND);
@@ -311,8 +312,9 @@ mod tests {
         assert_eq!(time(&clock, counts(8), 16 * SECOND), 16 * SECOND);
         // Before everything.
         assert_eq!(time(&clock, counts(999), 0), 9 * SECOND);
-        // The counter is there a second time.
+        // The counter is there a second time; what was noted before that is of the older one.
         assert_eq!(time(&clock, counts(1064), 1072 * SECOND), 1072 * SECOND);
+        assert_eq!((older, clock.time(older)), (counts(1004), 14 * SECOND));
     }
 
     #[test]
