@@ -12,7 +12,7 @@ use stasis::{Arg, Signal};
 use stasis_tests::gpu::{Gpu, Numbers, SOON, on_a_future_kernel, values};
 use stasis_tests::sample::setting;
 use stasis_tests::survivor::Survivor;
-use stasis_tests::worker::open_files;
+use stasis_tests::worker::{devices, open_files};
 
 /// Generations of a process that checkpoints itself.
 const GENERATIONS: u64 = 200;
@@ -22,6 +22,8 @@ const THROUGH_CRIU: u64 = 25;
 const WARM: u64 = 10;
 /// Resident memory that may come and go, bytes: allocators and page tables.
 const SLACK: u64 = 8 << 20;
+/// Descriptors of a process of the device that may come and go: connections, and what calls that are under way have.
+const OF_DEVICE: usize = 16;
 /// Connections to the device whose number varies: one for each concurrent call.
 const CALLS_AT_ONCE: usize = 2;
 /// Descriptors of a connection: a socket and its claim.
@@ -40,10 +42,13 @@ struct Usage {
     threads: usize,
     mappings: usize,
     resident: u64,
+    /// The descriptors of that process of the software device that has most.
+    of_device: usize,
 }
 
 impl Usage {
-    fn of(pid: u32) -> Self {
+    /// What a process uses, whose software device has these processes.
+    fn of(pid: u32, devices: &[i32]) -> Self {
         // A listing taken while a connection is closed has one descriptor of it: only what is listed twice alike counts.
         let mut open = open_files(pid.cast_signed());
         for _ in 0..100 {
@@ -63,6 +68,7 @@ impl Usage {
             threads: fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count),
             mappings: maps.lines().count(),
             resident: kib.unwrap_or(0) << 10,
+            of_device: devices.iter().map(|pid| open_files(*pid).len()).max().unwrap_or(0),
         }
     }
 
@@ -74,6 +80,7 @@ impl Usage {
             && later.threads <= self.threads
             && later.mappings <= self.mappings + 8
             && later.resident <= self.resident + SLACK
+            && later.of_device <= self.of_device + OF_DEVICE
     }
 }
 
@@ -91,6 +98,7 @@ fn settled(now: impl Fn() -> Usage) -> Usage {
             threads: least.threads.min(next.threads),
             mappings: least.mappings.min(next.mappings),
             resident: least.resident.min(next.resident),
+            of_device: least.of_device.min(next.of_device),
         };
     }
     least
@@ -137,7 +145,7 @@ fn generations_in_one_process_leave_nothing_behind() {
     let usage = || {
         // A call, after which unneeded connections are closed.
         drop(Signal::new(&gpu.runtime, 1).unwrap());
-        Usage::of(std::process::id())
+        Usage::of(std::process::id(), &devices(&format!("tests-{}", std::process::id())))
     };
     let mut first = None;
     for generation in 1..=count {
@@ -187,7 +195,7 @@ fn generations_through_criu_leave_nothing_behind() {
         survivor.freeze();
         survivor.restore();
         let pid = survivor.worker().pid().cast_unsigned();
-        let usage = || Usage::of(pid);
+        let usage = || Usage::of(pid, &survivor.worker().devices());
         if generation == WARM {
             first = Some(usual(usage));
         }

@@ -2,13 +2,15 @@
 //! Open files of one client process: `/dev/kfd` and the render nodes.
 //!
 //! A token names an open file: a sealed memfd whose inode identifies the file, however often its descriptor is
-//! duplicated or sent. INVARIANT: the driver keeps one descriptor of every token, so that no other file can get the
-//! inode while the client process lives.
+//! duplicated or sent. The client's descriptors are the only ones that can write it, by which the driver learns that all of
+//! them are closed ([`linux::has_writer`]). INVARIANT: the driver keeps one descriptor of every file that it knows, so that no
+//! other file can get the inode.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use kfd::linux;
 use kfd::sys::{DrmIoctl, KfdIoctl, ioc_nr};
 use kfd::transport::wire::TOKEN_NAME;
 use nix::errno::Errno;
@@ -50,10 +52,21 @@ impl OpenFile {
     }
 }
 
-/// All files the process ever opened, but for those that it is known to have closed.
+/// A file and its token.
+#[derive(Debug)]
+struct Entry {
+    file: OpenFile,
+    /// Read-only.
+    token: OwnedFd,
+    /// Whether it is open only as long as a client's descriptor counts as one that can write. Who restores a process may have made one
+    /// that does not count, and a mapping keeps a file open without any.
+    is_told: bool,
+}
+
+/// The files that the process has open, but that those of [`Files::insert`] are never found closed.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    by_token: BTreeMap<Identity, (OpenFile, OwnedFd)>,
+    by_token: BTreeMap<Identity, Entry>,
     /// How many there ever were.
     opened: u64,
 }
@@ -65,17 +78,42 @@ impl Files {
     /// `ENOENT` for any other path.
     pub(super) fn open(&mut self, path: &str, gpus: &[GpuModel]) -> Result<(OpenFile, OwnedFd), Errno> {
         let node = parse(path, gpus).ok_or(Errno::ENOENT)?;
-        let token = memfd::create(TOKEN_NAME, 0)?;
-        let for_client = memfd::duplicate(&token)?;
+        let made = memfd::create(TOKEN_NAME, 0)?;
+        // The descriptor that it was made with does not count as one that can write.
+        let for_client = memfd::reopen_writable(made.as_fd())?;
+        let token = memfd::reopen_read_only(made.as_fd())?;
+        let identity = memfd::identity(token.as_fd())?;
         self.opened += 1;
         let file = OpenFile { id: self.opened, node };
-        self.by_token.insert(memfd::identity(token.as_fd())?, (file, token));
+        self.by_token.insert(identity, Entry { file, token, is_told: true });
         Ok((file, for_client))
+    }
+
+    /// Forgets files of which the client has no descriptor any more, nor anybody that it gave one to, and says which; but for files that
+    /// the driver itself has.
+    pub(super) fn forget_closed(&mut self, is_kept: impl Fn(&OpenFile) -> bool) -> Vec<OpenFile> {
+        let mut closed = Vec::new();
+        self.by_token.retain(|_, entry| {
+            let is_open = !entry.is_told || is_kept(&entry.file) || linux::has_writer(entry.token.as_fd());
+            if !is_open {
+                closed.push(entry.file);
+            }
+            is_open
+        });
+        closed
+    }
+
+    /// Never finds this file closed, which the process has mapped.
+    pub(super) fn keep(&mut self, id: u64) {
+        self.by_token
+            .values_mut()
+            .filter(|entry| entry.file.id == id)
+            .for_each(|entry| entry.is_told = false);
     }
 
     /// All open files with their tokens, by number; and how many there ever were.
     pub(super) fn all(&self) -> (Vec<(OpenFile, &OwnedFd)>, u64) {
-        let mut files: Vec<_> = self.by_token.values().map(|(file, token)| (*file, token)).collect();
+        let mut files: Vec<_> = self.by_token.values().map(|entry| (entry.file, &entry.token)).collect();
         files.sort_unstable_by_key(|(file, _)| file.id);
         (files, self.opened)
     }
@@ -89,7 +127,7 @@ impl Files {
         if self.get(id).is_some() || self.by_token.contains_key(&identity) {
             return Ok(false);
         }
-        self.by_token.insert(identity, (OpenFile { id, node }, token));
+        self.by_token.insert(identity, Entry { file: OpenFile { id, node }, token, is_told: false });
         Ok(true)
     }
 
@@ -100,18 +138,13 @@ impl Files {
 
     /// The open file with this number.
     pub(super) fn get(&self, id: u64) -> Option<OpenFile> {
-        self.by_token.values().map(|(file, _)| *file).find(|file| file.id == id)
-    }
-
-    /// Forgets a file of `/dev/kfd` that was closed.
-    pub(super) fn forget(&mut self, id: u64) {
-        self.by_token.retain(|_, (file, _)| file.id != id || file.node != Node::Kfd);
+        self.by_token.values().map(|entry| entry.file).find(|file| file.id == id)
     }
 
     /// The open file that a descriptor refers to.
     pub(super) fn find(&self, fd: BorrowedFd<'_>) -> Option<OpenFile> {
         let identity = memfd::identity(fd).ok()?;
-        self.by_token.get(&identity).map(|(file, _)| *file)
+        self.by_token.get(&identity).map(|entry| entry.file)
     }
 }
 
@@ -149,6 +182,31 @@ mod tests {
         assert_eq!(files.open("/dev/dri/renderD200", &gpus).unwrap().0.node(), Node::Render { gpu: 0 });
         assert_eq!(files.open("/dev/dri/renderD128", &gpus).unwrap().0.node(), Node::Render { gpu: 1 });
         assert_eq!(files.open("/dev/dri/renderD129", &gpus).unwrap_err(), Errno::ENOENT);
+    }
+
+    #[test]
+    fn a_file_is_closed_when_its_last_descriptor_is() {
+        let (mut files, gpus) = (Files::default(), GpuModel::parse_spec("gfx1100").unwrap());
+        let (kfd, token) = files.open("/dev/kfd", &gpus).unwrap();
+        let (render, of_render) = files.open("/dev/dri/renderD128", &gpus).unwrap();
+        let (acquired, _) = files.open("/dev/dri/renderD128", &gpus).unwrap();
+        let is_kept = |file: &OpenFile| *file == acquired;
+        let (restored, other) = (7, memfd::create("other", 0).unwrap());
+        assert!(files.insert(restored, Node::Kfd, memfd::duplicate(&other).unwrap()).unwrap());
+        drop(other);
+        let twin = memfd::duplicate(&token).unwrap();
+        drop(token);
+        assert_eq!(files.forget_closed(is_kept), []);
+        assert_eq!(files.find(twin.as_fd()), Some(kfd));
+        drop(twin);
+        assert_eq!(files.forget_closed(is_kept), [kfd]);
+        assert_eq!((files.get(kfd.id()), files.get(render.id())), (None, Some(render)));
+        drop(of_render);
+        assert_eq!(files.forget_closed(is_kept), [render]);
+        let (mapped, _) = files.open("/dev/kfd", &gpus).unwrap();
+        files.keep(mapped.id());
+        assert_eq!(files.forget_closed(is_kept), []);
+        assert_eq!(files.all().0.len(), 3);
     }
 
     #[test]

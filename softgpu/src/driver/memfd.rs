@@ -93,11 +93,23 @@ pub(super) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     linux::duplicate(fd)
 }
 
+/// A descriptor of the same file that can be written, and counts as one ([`linux::has_writer`]).
+///
+/// # Errors
+/// The errno of opening `/proc/self/fd`.
+pub(super) fn reopen_writable(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    reopen(fd, OFlag::O_RDWR)
+}
+
 /// A descriptor of the same file that cannot be mapped for writing.
 ///
 /// # Errors
 /// The errno of opening `/proc/self/fd`.
 pub(super) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    reopen(fd, OFlag::O_RDONLY)
+}
+
+fn reopen(fd: BorrowedFd<'_>, mode: OFlag) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+    open(path.as_str(), mode | OFlag::O_CLOEXEC, Mode::empty())
 }

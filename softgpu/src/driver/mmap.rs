@@ -98,6 +98,8 @@ impl KfdProcess {
             return Err(Errno::EINVAL);
         }
         let gpu = self.gpu_by_id(kfd_mmap_get_gpu_id(offset)).map_err(|_| Errno::ENODEV)?;
+        // A mapping keeps its file open.
+        self.state.lock().files.keep(file.id());
         self.hardware.expect_stores(gpu, pages)
     }
 

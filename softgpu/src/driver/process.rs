@@ -88,8 +88,8 @@ impl fmt::Debug for KfdProcess {
 pub(super) struct State {
     pub(super) files: Files,
     pub(super) pdds: Vec<Pdd>,
-    /// Handles of the render nodes, by the number of the open file. They live as long as the process: KFD holds an
-    /// acquired file, and the driver does not learn when another file is closed.
+    /// Handles of the render nodes, by the number of the open file. Those of an acquired file live as long as the process, since
+    /// KFD holds it.
     pub(super) gems: BTreeMap<u64, GemTable>,
     pub(super) contexts: Contexts,
     pub(super) queues: QueueTable,
@@ -212,6 +212,18 @@ impl KfdProcess {
         self.state.lock().files.open(path, &self.gpus)
     }
 
+    /// Forgets the files that the process has closed, with what was theirs, and says which; those that the driver has acquired stay.
+    pub fn forget_closed(&self) -> Vec<OpenFile> {
+        let mut state = self.state.lock();
+        let State { files, pdds, gems, contexts, .. } = &mut *state;
+        let closed = files.forget_closed(|file| pdds.iter().any(|pdd| pdd.render == Some(*file)));
+        for file in &closed {
+            gems.remove(&file.id());
+            contexts.forget(file.id());
+        }
+        closed
+    }
+
     /// The open file that a token names, if it is one of `path`.
     ///
     /// # Errors
@@ -222,12 +234,6 @@ impl KfdProcess {
             Some(node) if node == file.node() => Ok(file),
             _ => Err(Errno::EINVAL),
         }
-    }
-
-    /// The process has closed a file. One of `/dev/kfd` is forgotten; the open file of a render node may be kept by
-    /// somebody else, to be adopted later.
-    pub fn closed(&self, file: u64) {
-        self.state.lock().files.forget(file);
     }
 
     /// A handle that can end waiting ioctls when the client is gone.

@@ -250,12 +250,6 @@ impl Host {
         Ok((HostState { spec: self.spec.clone(), process, gpus, gate: name }, memories))
     }
 
-    /// The client has closed a file.
-    pub(super) fn closed(&self, file: u64) {
-        self.files.lock().remove(&file);
-        self.process.closed(file);
-    }
-
     /// What the client has done.
     pub(super) fn summary(&self) -> Summary {
         self.gpus.summary()
@@ -317,7 +311,7 @@ impl Host {
             }
             Request::MoreFds => error(Errno::EPROTO, "no descriptors are left"),
             _ if !same_process => error(Errno::EBADF, "the connection belongs to another process"),
-            Request::Open { path } => match self.process.open(&path) {
+            Request::Open { path } => match self.open(&path) {
                 Ok((file, token)) => match linux::duplicate(&self.gate.1) {
                     Ok(gate) => Answer { reply: self.opened(file), fds: vec![token, gate] },
                     Err(errno) => error(errno, path),
@@ -383,6 +377,16 @@ impl Host {
 
     fn file(&self, id: u64) -> Option<OpenFile> {
         self.files.lock().get(&id).copied()
+    }
+
+    /// Opens a file, and forgets those that the client has closed since: it says nothing of that.
+    fn open(&self, path: &str) -> Result<(OpenFile, OwnedFd), Errno> {
+        let closed = self.process.forget_closed();
+        let mut files = self.files.lock();
+        for file in closed {
+            files.remove(&file.id());
+        }
+        self.process.open(path)
     }
 
     fn opened(&self, file: OpenFile) -> Reply {

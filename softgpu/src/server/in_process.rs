@@ -79,8 +79,4 @@ impl LocalDevice for Device {
         // A wait that was ended when the device went is not repeated.
         (!self.gone.load(Ordering::Acquire)).then_some((reply, fds))
     }
-
-    fn closed(&self, file: u64) {
-        self.host.closed(file);
-    }
 }

@@ -47,12 +47,6 @@ impl SoftFile {
     }
 }
 
-impl Drop for SoftFile {
-    fn drop(&mut self) {
-        self.remote.closed();
-    }
-}
-
 impl File for SoftFile {
     fn path(&self) -> &Path {
         &self.path

@@ -18,10 +18,6 @@ pub trait LocalDevice: Send + Sync + Debug {
     /// Answers a request; `None` if the device is gone. Replies have all their descriptors at once
     /// ([`Request::MoreFds`] is never sent).
     fn answer(&self, request: Request, fds: Vec<OwnedFd>) -> Option<(Reply, Vec<OwnedFd>)>;
-
-    /// The client has closed a file, and has no duplicate of it if it is one of [`crate::transport::KFD_PATH`]. softgpud
-    /// never learns that.
-    fn closed(&self, file: u64);
 }
 
 /// Has the device answer a request.

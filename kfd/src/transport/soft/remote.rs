@@ -79,11 +79,6 @@ impl RemoteFile {
         &self.session
     }
 
-    /// Tells a device in this process that the file is closed.
-    pub fn closed(&self) {
-        self.session.closed(self.number);
-    }
-
     /// Issues one ioctl ([`crate::transport::File::ioctl`]).
     ///
     /// # Errors

@@ -272,13 +272,6 @@ impl Session {
         }
     }
 
-    /// Tells a device in this process that a file is closed.
-    pub fn closed(&self, file: u64) {
-        if let Some(device) = self.local.as_ref().filter(|_| self.is_ours()) {
-            device.closed(file);
-        }
-    }
-
     /// Counts a call in progress, if calls may be made; the idle channel that was used last, if there is one.
     fn begin(&self) -> Result<Option<Idle>, CallError> {
         if !self.is_ours() {

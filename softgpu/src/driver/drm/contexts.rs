@@ -34,6 +34,11 @@ impl Contexts {
         self.0.iter().flat_map(|(file, slots)| slots.iter().map(|(slot, context)| (*file, slot, context)))
     }
 
+    /// Forgets those of a file that is closed (`amdgpu_driver_postclose_kms`).
+    pub(in super::super) fn forget(&mut self, file: u64) {
+        self.0.remove(&file);
+    }
+
     /// Adds a context under its old number; fails if the number is taken, or no file gives it.
     #[must_use]
     pub(in super::super) fn insert_at(&mut self, file: u64, slot: u32, context: Context) -> bool {

@@ -12,7 +12,7 @@
 //! | [`pidfd_open`], [`pidfd_getfd`], [`pidfd_kill`] | no wrapper |
 //! | [`wait_any`] | `nix` fails with EINVAL, and has lost the child, when a real-time signal ended it |
 //! | [`socket_domain`], [`socket_protocol`] | no wrapper |
-//! | [`has_attribute`], [`attribute`], [`set_attribute`] | no wrapper |
+//! | [`has_attribute`], [`attribute`], [`set_attribute`], [`has_writer`] | no wrapper |
 //! | [`close_range_on_exec`], [`exit_now`], [`random`], [`statx`] | no wrapper |
 //! | [`peek_offset`], [`set_peek_offset`] | no wrapper |
 //!
@@ -23,26 +23,26 @@
 //! INVARIANT: no function here but [`retry`] repeats an interrupted call.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_int, c_void};
+mod file;
+
+use std::ffi::{c_int, c_void};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use nix::errno::Errno;
-pub use nix::fcntl::SealFlag;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, ppoll};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, setsockopt, sockopt};
 use nix::sys::time::{TimeSpec, TimeVal};
 use nix::unistd::Pid;
+
+pub use self::file::{SealFlag, attribute, has_attribute, has_writer, memfd, seals, set_attribute, statx};
 
 /// Most descriptors that Linux sends with one message (`SCM_MAX_FD`).
 pub const MAX_MESSAGE_FDS: usize = 253;
@@ -300,54 +300,6 @@ pub fn socket_protocol(socket: BorrowedFd<'_>) -> Result<i32, Errno> {
     socket_number(socket, libc::SO_PROTOCOL)
 }
 
-/// Whether a file has an extended attribute of at least one byte.
-///
-/// # Errors
-/// The errno of getxattr(2) but ENODATA and ENOTSUP, which stand for none; EINVAL for a path or name with a zero byte.
-pub fn has_attribute(path: &Path, name: &str) -> Result<bool, Errno> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: both names are strings; a length of 0 asks only for the size, so that nothing is written.
-    let bytes = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
-    match moved(bytes) {
-        Ok(bytes) => Ok(bytes > 0),
-        Err(Errno::ENODATA | Errno::ENOTSUP) => Ok(false),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// The extended attribute of an open file, of which at most `most` bytes are wanted; none if there is none.
-///
-/// # Errors
-/// The errno of fgetxattr(2) but ENODATA and ENOTSUP, which stand for none; ERANGE for a longer one, EINVAL for a name with a
-/// zero byte.
-pub fn attribute(fd: BorrowedFd<'_>, name: &str, most: usize) -> Result<Option<Vec<u8>>, Errno> {
-    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
-    let mut value = vec![0u8; most];
-    // SAFETY: the name is a string, and `value` has as many bytes as the call may write.
-    let bytes = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), most) };
-    match moved(bytes) {
-        Ok(bytes) => {
-            value.truncate(bytes);
-            Ok(Some(value))
-        }
-        Err(Errno::ENODATA | Errno::ENOTSUP) => Ok(None),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Gives an open file an extended attribute, in place of one of the same name.
-///
-/// # Errors
-/// The errno of fsetxattr(2): ENOTSUP for a file that has none, as memfds before Linux 6.6. EINVAL for a name with a zero byte.
-pub fn set_attribute(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
-    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the name is a string, and the call reads as many bytes as `value` has.
-    let result =
-        unsafe { libc::fsetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
-    Errno::result(result).map(drop)
-}
-
 fn owned(result: libc::c_long) -> Result<OwnedFd, Errno> {
     let number = RawFd::try_from(Errno::result(result)?).map_err(|_| Errno::EBADF)?;
     // SAFETY: a call that makes a descriptor, and marks it close-on-exec, answered it just now; nothing else owns it.
@@ -389,20 +341,6 @@ pub fn random() -> Result<[u8; 16], Errno> {
 pub fn unique_name(beginning: &str) -> Result<String, Errno> {
     let digits: String = random()?.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("{beginning}{digits}"))
-}
-
-/// What statx(2) says of an open file: the fields that `mask` asks for, if the file system has them.
-///
-/// # Errors
-/// The errno of statx(2).
-pub fn statx(fd: BorrowedFd<'_>, mask: u32) -> Result<libc::statx, Errno> {
-    let mut found = MaybeUninit::<libc::statx>::zeroed();
-    let path = c"".as_ptr();
-    // SAFETY: the path is a string, and the kernel writes one struct into the local.
-    let result = unsafe { libc::statx(fd.as_raw_fd(), path, libc::AT_EMPTY_PATH, mask, found.as_mut_ptr()) };
-    Errno::result(result)?;
-    // SAFETY: zero is a value of each of the struct's fields, and the kernel wrote the others.
-    Ok(unsafe { found.assume_init() })
 }
 
 /// Where a socket peeks from (SO_PEEK_OFF): -1 for the begin of its queue at each peek.
@@ -509,27 +447,6 @@ pub fn set_close_on_exec(fd: impl AsFd, closes: bool) -> Result<(), Errno> {
     fcntl(fd, FcntlArg::F_SETFD(flags)).map(drop)
 }
 
-/// A zeroed memfd of `bytes` bytes with these seals, close-on-exec.
-///
-/// # Errors
-/// The errno of memfd_create(2), ftruncate(2) or fcntl(2), EOVERFLOW if `bytes` exceeds `i64`.
-pub fn memfd(name: &str, bytes: u64, seals: SealFlag) -> Result<OwnedFd, Errno> {
-    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-    nix::unistd::ftruncate(&fd, i64::try_from(bytes).map_err(|_| Errno::EOVERFLOW)?)?;
-    if !seals.is_empty() {
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
-    }
-    Ok(fd)
-}
-
-/// The seals of a memfd.
-///
-/// # Errors
-/// EINVAL for another file.
-pub fn seals(fd: impl AsFd) -> Result<SealFlag, Errno> {
-    fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain)
-}
-
 /// Another descriptor of the same open file, close-on-exec.
 ///
 /// # Errors
@@ -584,16 +501,6 @@ mod tests {
             drop((received, writer));
             assert_eq!(read(&reader, &mut [0; 1]), Ok(0), "a descriptor is left: {sent} {most}");
         }
-    }
-
-    #[test]
-    fn a_memfd_keeps_its_attribute_through_every_descriptor() {
-        let file = memfd("attributes", 0, SealFlag::empty()).unwrap();
-        assert_eq!(attribute(file.as_fd(), "user.test", 8), Ok(None));
-        set_attribute(file.as_fd(), "user.test", b"four").unwrap();
-        let twin = duplicate(&file).unwrap();
-        assert_eq!(attribute(twin.as_fd(), "user.test", 8), Ok(Some(b"four".to_vec())));
-        assert_eq!(attribute(twin.as_fd(), "user.test", 2), Err(Errno::ERANGE));
     }
 
     #[test]
