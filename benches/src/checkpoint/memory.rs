@@ -5,34 +5,49 @@
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
+use std::ops::Range;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::time::Instant;
 
 use anyhow::Result;
+use kfd::transport::{ProtFlags, map_fixed};
 use memmap2::{MmapMut, MmapOptions};
 use nix::fcntl::SealFlag;
 use stasis::image::Extent;
 
+/// Where buffers of the runtime begin, if they are as long.
+const ALIGN: usize = 2 << 20;
+
 /// A mapping of its own.
 #[derive(Debug)]
-pub struct Memory(MmapMut);
+pub struct Memory {
+    taken: MmapMut,
+    within: Range<usize>,
+}
 
 impl Memory {
     /// So many bytes without a page behind them.
     pub fn fresh(bytes: usize) -> Result<Self> {
         let file = kfd::linux::memfd("memory", bytes.try_into()?, SealFlag::empty())?;
-        // SAFETY: nothing else has the memfd, which ends here, so only this mapping changes its bytes.
-        Ok(Self(unsafe { MmapOptions::new().len(bytes).map_mut(&file) }?))
+        let mut taken = MmapOptions::new().len(bytes + ALIGN).no_reserve_swap().map_anon()?;
+        let start = taken.as_ptr().addr().next_multiple_of(ALIGN) - taken.as_ptr().addr();
+        let within = start..start + bytes;
+        let at = taken[within.clone()].as_mut_ptr();
+        // SAFETY: a part of what was just mapped, of which there is no reference. Nothing else has the memfd, which ends here, so
+        // only this mapping changes its bytes.
+        unsafe { map_fixed(file.as_fd(), at, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, 0) }?;
+        Ok(Self { taken, within })
     }
 
     /// Its bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        &mut self.0
+        &mut self.taken[self.within.clone()]
     }
 
     /// It as so many buffers of one length.
     pub fn extents(&mut self, count: usize) -> Vec<Extent<'static>> {
-        let each = self.0.len() / count;
+        let each = self.within.len() / count;
         let at = |n: usize| NonNull::from(&mut self.bytes()[n * each]);
         // SAFETY: parts of our mapping, which outlives every use of them in `image`.
         (0..count).map(at).map(|start| unsafe { Extent::new(start, each as u64) }).collect()

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use kfd::linux;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::errno::Errno;
-use nix::sys::mman::{MmapAdvise, madvise};
 use queues::words::size;
+
+use crate::linux::pages::HugePages;
 
 /// Bytes hashed at a time: they stay in a core's cache between the copy and the hash, and fill all lanes of BLAKE3.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
@@ -159,20 +160,10 @@ impl HostRange {
         Ok(())
     }
 
-    /// Has the kernel give the whole pages of this range their memory at once instead of fault by fault, writable ones
-    /// too: a read fault maps sixteen that are there already, a write fault one. Only advice: kernels before 5.14 and
-    /// device memory know it not.
-    pub(super) fn populate(&self, offset: u64, bytes: u64) {
-        let start = NonNull::new(self.at(offset, size(bytes)).cast());
-        if let Some(start) =
-            start.filter(|start| start.addr().get().is_multiple_of(size(super::worker::PAGE)))
-        {
-            // SAFETY: gives memory to pages that `new` promises; their contents stay.
-            let advised = unsafe { madvise(start, size(bytes), MmapAdvise::MADV_POPULATE_READ) };
-            if let Err(error) = advised {
-                tracing::trace!(target: "checkpoint", %error, "pages are given their memory one by one");
-            }
-        }
+    /// Has whole pages of this range be given their memory at once ([`HugePages::populate`]).
+    pub(super) fn populate(&self, offset: u64, bytes: u64, huge: &HugePages) {
+        // SAFETY: `new` promises the pages.
+        unsafe { huge.populate(self.at(offset, size(bytes)), size(bytes)) }
     }
 }
 

@@ -30,6 +30,7 @@ use super::place::{Place, bulk, regular};
 use super::table::{decode_chunks, place};
 use super::worker::{ChunkBuffer, PAGE, TRANSFER_THREADS, for_each};
 use super::{CHUNK_BYTES, Extent, ImageWriter, WriteStats};
+use crate::linux::pages::HugePages;
 
 /// Flags, and what has no meaning in the header.
 const RESERVED: [Range<usize>; 2] = [12..16, 28..32];
@@ -56,6 +57,8 @@ pub struct Image {
     placed: Vec<u32>,
     metadata: Vec<u8>,
     metadata_offset: u64,
+    /// For what is filled from it.
+    huge: HugePages,
 }
 
 impl Image {
@@ -194,6 +197,7 @@ impl Image {
             placed,
             metadata: metadata_bytes,
             metadata_offset: metadata.offset,
+            huge: HugePages::default(),
         })
     }
 
@@ -517,7 +521,7 @@ impl Image {
         if !extent.is_aligned(chunk.offset, chunk.length, PAGE) {
             return Ok(false);
         }
-        extent.populate(chunk.offset, chunk.length);
+        extent.populate(chunk.offset, chunk.length, &self.huge);
         let bulk = &self.of(chunk).bulk;
         // A copy is hashed while it is in the cache; a disk wants large transfers.
         let step = if bulk.in_memory() { PIECE_BYTES as u64 } else { CHUNK_BYTES };

@@ -3,6 +3,7 @@
 
 pub mod credentials;
 pub mod incarnation;
+pub mod pages;
 pub mod presence;
 pub mod process;
 pub mod regular;

@@ -30,6 +30,7 @@ use crate::context::Context;
 use crate::context::error::{DeviceError, explain};
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoRole};
+use crate::linux::pages::HugePages;
 
 /// Bytes of a piece of a buffer.
 pub const PIECE_BYTES: u64 = 2 << 20;
@@ -68,6 +69,8 @@ pub struct Arriving {
     origin: Mutex<Option<Origin>>,
     /// A kernel was submitted since the restore.
     has_run: AtomicBool,
+    /// For what comes.
+    huge: HugePages,
 }
 
 /// Whose contents come, and from where.
@@ -123,6 +126,7 @@ impl Fill for Filling<'_> {
             "INVARIANT: pieces were found to be in their buffers"
         );
         let Some(view) = mapped::view(piece.object + offset, bytes.len() as u64) else { return };
+        view.populate(&self.context.arriving.huge);
         view.write(0, bytes);
         self.context.host_writes.note(Written::ANY);
         let window = self.context.arriving.reach.lock().window();

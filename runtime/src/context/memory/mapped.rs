@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use queues::aql::{PACKET_BYTES, RawPacket};
 use queues::words::{double, size, words};
 
+use crate::linux::pages::HugePages;
+
 /// A range of memory shared with a device. Offsets are in bytes from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
@@ -61,6 +63,12 @@ impl Mapped {
     #[inline]
     pub fn part(self, offset: u64, bytes: u64) -> Self {
         Mapped { base: self.at(offset, bytes), bytes }
+    }
+
+    /// Has its whole pages be given their memory at once ([`HugePages::populate`]).
+    pub fn populate(self, huge: &HugePages) {
+        // SAFETY: mapped by the type's contract.
+        unsafe { huge.populate(self.base.as_ptr(), size(self.bytes)) }
     }
 
     /// Whether `bytes` at `offset` are inside.
