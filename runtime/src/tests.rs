@@ -227,6 +227,8 @@ fn free_of_a_buffer_in_flight_is_refused_then_granted() {
     assert!(matches!(queue.destroy(), Err(QueueError::Busy { .. })));
     hold.store(0).unwrap();
     done.wait_done(SOON).unwrap();
+    // The processor may tell of the packet's end after its kernel's.
+    queue.wait_idle(SOON).unwrap();
     buffer.free().unwrap();
 }
 

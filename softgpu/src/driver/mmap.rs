@@ -157,14 +157,7 @@ impl KfdProcess {
 
 /// The buffer at exactly this offset.
 fn find_by_offset(state: &State, offset: u64) -> Option<(usize, &Bo)> {
-    state.pdds.iter().enumerate().find_map(|(gpu, pdd)| {
-        let mut on_render = pdd
-            .bos
-            .iter()
-            .map(|(_, bo)| bo)
-            .filter(|bo| !matches!(bo.backing.domain, Domain::Userptr | Domain::Mmio));
-        Some((gpu, on_render.find(|bo| bo.mmap_offset == offset)?))
-    })
+    state.pdds.iter().enumerate().find_map(|(gpu, pdd)| Some((gpu, pdd.bos.at_offset(offset)?)))
 }
 
 /// This function is beside `mmap` because a render file's descriptor names the address space to acquire.

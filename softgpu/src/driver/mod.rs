@@ -11,6 +11,7 @@
 //! the last two, so that the driver may stop hardware synchronously while it holds the first.
 
 mod bo;
+mod buffers;
 mod criu;
 mod cu_mask;
 mod device;

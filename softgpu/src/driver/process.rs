@@ -15,7 +15,8 @@ use nix::errno::Errno;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::bo::{Backing, Bo, Slots};
+use super::bo::{Backing, Bo};
+use super::buffers::Buffers;
 use super::criu::CriuState;
 use super::doorbells::DoorbellMap;
 use super::drm::{Contexts, GemTable};
@@ -115,7 +116,7 @@ pub(super) struct State {
 pub(super) struct Pdd {
     /// The render file whose address space was acquired.
     pub(super) render: Option<OpenFile>,
-    pub(super) bos: Slots<Bo>,
+    pub(super) bos: Buffers,
     pub(super) vm: Vm,
     pub(super) doorbells: DoorbellMap,
     pub(super) queue_count: u32,

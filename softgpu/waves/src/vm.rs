@@ -112,6 +112,14 @@ pub(crate) struct Map {
 }
 
 impl Map {
+    /// The intervals that have a byte of `range`.
+    fn overlapping(&self, range: &Range<u64>) -> Range<usize> {
+        let first = self.intervals.partition_point(|i| i.end <= range.start);
+        let behind = self.intervals.partition_point(|i| i.start < range.end);
+        // An empty range inside an interval has none of its bytes.
+        first..if range.is_empty() { first } else { behind }
+    }
+
     /// The widest range around `address` in which `kind` is allowed.
     pub(crate) fn range_around(&self, address: u64, kind: AccessKind) -> Result<(u64, u64), MemoryFault> {
         let k = self.intervals.partition_point(|i| i.end <= address);
@@ -246,34 +254,23 @@ impl Vm {
             return;
         }
         let mut map = self.map.write();
-        let mut kept = Vec::with_capacity(map.intervals.len() + 1);
-        for i in &map.intervals {
-            if i.end <= range.start || i.start >= range.end {
-                kept.push(i.clone());
-                continue;
-            }
-            if i.start < range.start {
-                kept.push(Interval { end: range.start, ..i.clone() });
-            }
-            if i.end > range.end {
-                kept.push(Interval { start: range.end, ..i.clone() });
-            }
-        }
+        let inside = map.overlapping(&range);
+        let (first, last) = (map.intervals.get(inside.start), map.intervals[..inside.end].last());
+        let before =
+            first.filter(|i| i.start < range.start).map(|i| Interval { end: range.start, ..i.clone() });
+        let behind = last.filter(|i| i.end > range.end).map(|i| Interval { start: range.end, ..i.clone() });
         map.generation += 1;
-        map.intervals = kept;
+        map.intervals.splice(inside, before.into_iter().chain(behind));
     }
 
     /// Changes the permission of whatever is mapped in `range`, in one step: at no time is it not mapped. Returns when
     /// no worker acts under the old permission any more.
     pub fn protect(&self, range: Range<u64>, access: Access) {
         let mut map = self.map.write();
-        let mut changed = Vec::with_capacity(map.intervals.len() + 2);
-        for i in &map.intervals {
+        let inside = map.overlapping(&range);
+        let mut changed = Vec::with_capacity(inside.len() + 2);
+        for i in &map.intervals[inside.clone()] {
             let (start, end) = (i.start.max(range.start), i.end.min(range.end));
-            if start >= end {
-                changed.push(i.clone());
-                continue;
-            }
             if i.start < start {
                 changed.push(Interval { end: start, ..i.clone() });
             }
@@ -283,7 +280,7 @@ impl Vm {
             }
         }
         map.generation += 1;
-        map.intervals = changed;
+        map.intervals.splice(inside, changed);
     }
 
     /// Whether `len` bytes at `address` allow `kind`.
@@ -461,5 +458,58 @@ impl Vm {
         // SAFETY: checked for writing just now, under the lock that is held.
         let added = unsafe { raw::fetch_add_u64(address, value) };
         added.ok_or(MemoryFault { address, access: AccessKind::Write, not_present: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BYTES: usize = 24;
+
+    fn access(number: u8) -> Access {
+        Access { read: true, write: number & 1 != 0, execute: number & 2 != 0 }
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_has_the_access_that_it_was_given_last(
+            steps in prop::collection::vec((0..3u8, 0..BYTES, 0..BYTES, 0..4u8), 0..60),
+        ) {
+            let mut memory = [0u8; BYTES];
+            let base = memory.as_mut_ptr().expose_provenance() as u64;
+            let (vm, mut model) = (Vm::new(), [None; BYTES]);
+            for (step, from, to, number) in steps {
+                let range = base + from as u64..base + to as u64;
+                let bytes = from..to.max(from);
+                match step {
+                    0 => {
+                        let is_free = from < to && model[bytes.clone()].iter().all(Option::is_none);
+                        // SAFETY: bytes of the array, which has no reference while a program runs: none does.
+                        let mapped = unsafe { vm.map(range, access(number)) };
+                        prop_assert_eq!(mapped.is_ok(), is_free);
+                        if is_free {
+                            model[bytes].fill(Some(access(number)));
+                        }
+                    }
+                    1 => {
+                        vm.unmap(range);
+                        model[bytes].fill(None);
+                    }
+                    _ => {
+                        vm.protect(range, access(number));
+                        model[bytes].iter_mut().flatten().for_each(|given| *given = access(number));
+                    }
+                }
+                for (at, given) in (base..).zip(&model) {
+                    for kind in [AccessKind::Read, AccessKind::Write, AccessKind::Execute] {
+                        let found = vm.check(at, 1, kind).is_ok();
+                        prop_assert_eq!(found, given.is_some_and(|given: Access| given.allows(kind)));
+                    }
+                }
+            }
+        }
     }
 }

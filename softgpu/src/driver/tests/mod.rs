@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The conformance tests, and every errno that can be reached, with hardware that only records what it is asked.
 
+mod buffers;
 mod conformance;
 mod criu;
 mod device;
