@@ -79,7 +79,7 @@ impl CallLimit {
     }
 
     /// The limit of this thread.
-    pub fn current() -> Self {
+    pub(super) fn current() -> Self {
         CURRENT.try_with(|current| current.borrow().clone()).unwrap_or_default()
     }
 

@@ -3,7 +3,6 @@
 
 use stasis_protocol::gate::Closed;
 
-use super::buffers;
 use super::error::{CheckpointError, device};
 use crate::context::device::Device;
 use crate::context::registry::Registry;
@@ -34,12 +33,11 @@ pub(super) fn destroy_all(
     vmem::end_all(maps, bos, from).map_err(device("to unmap a part of a range"))?;
     // The event page last: it cannot be freed, only left.
     for last in [false, true] {
-        let objects = bos.iter_mut().map(|(_, bo)| bo);
-        let objects = objects.filter(|bo| (bo.state.role == BoRole::EventPage) == last);
-        buffers::for_each(objects, |bo| from.destroy_bo(bo)).map_err(device("to free a buffer"))?;
-    }
-    if !keeps_packets {
-        for (_, bo) in bos.iter_mut() {
+        for (_, bo) in bos.iter_mut().filter(|(_, bo)| (bo.state.role == BoRole::EventPage) == last) {
+            from.destroy_bo(bo).map_err(device("to free a buffer"))?;
+            if keeps_packets {
+                continue;
+            }
             // Copies map it again where they need it, which may be somewhere else then.
             let for_copies = std::mem::take(&mut bo.state.for_copies);
             bo.state.mapped.retain(|agent| !for_copies.contains(agent));

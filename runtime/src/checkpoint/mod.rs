@@ -11,7 +11,6 @@
 mod admit;
 pub(crate) mod agent_thread;
 mod audit;
-mod buffers;
 mod call;
 mod calls;
 pub mod contact;

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use stasis_protocol::gate::Closed;
 
-use super::buffers;
 use super::error::{CheckpointError, device};
 use super::preempt;
 use crate::context::device::Device;
@@ -20,7 +19,7 @@ use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::QueueLive;
 use crate::context::queue::trap::set_trap_handler;
 use crate::context::registry::state::{BoRole, EventKind, EventState, QueueKey};
-use crate::context::registry::{Bo, Event, Registry};
+use crate::context::registry::{Event, Registry};
 use crate::share;
 
 /// TIMEOUT: a processor needs microseconds for a ring of no-ops; one that takes longer is busy elsewhere, and the worst
@@ -31,8 +30,7 @@ const NOOP_POLL: Duration = Duration::from_micros(20);
 
 /// Makes the buffer objects that are not there, but for shared memory, which others may have made already. Memory of
 /// other exporters is made of their files.
-pub(super) fn buffer_objects(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
-    let mut missing = Vec::new();
+pub(super) fn buffers(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
     for (_, bo) in registry.bos.iter_mut() {
         if bo.kernel.is_some() {
             if bo.state.role == BoRole::EventPage {
@@ -44,11 +42,10 @@ pub(super) fn buffer_objects(registry: &mut Registry, on: &Device) -> Result<(),
             Some(file) => share::make_foreign(bo, on, &file)
                 .map_err(device("to import another exporter's memory again"))?,
             None if bo.state.sharing.is_some() => {}
-            None => missing.push(bo),
+            None => on.create_bo(bo).map_err(device("to make a buffer again"))?,
         }
     }
-    let make = |bo: &mut Bo| if bo.kernel.is_some() { Ok(()) } else { on.create_bo(bo) };
-    buffers::for_each(missing.into_iter(), make).map_err(device("to make a buffer again"))
+    Ok(())
 }
 
 /// Makes the events again under their ids. `page_is_set`: this process's event page is set already.

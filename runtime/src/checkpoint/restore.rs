@@ -348,7 +348,7 @@ fn rebuild_drained(
     if let Err(error) = &hidden {
         tracing::warn!(target: "checkpoint", %error, "threads may see memory before it is filled");
     }
-    rebuild::buffer_objects(&mut registry, on)?;
+    rebuild::buffers(&mut registry, on)?;
     rebuild::events(&mut registry, on, from.same_process)?;
     report.rebuild_ms = milliseconds(started);
     let started = Instant::now();
