@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What Linux says of processes, sockets and files: nothing here knows of devices.
+//! What Linux says of processes, sockets and files, and memory asked of it at once: nothing here knows of devices.
 
 pub mod credentials;
 pub mod incarnation;
