@@ -15,7 +15,7 @@ fn alloc(client: &Client, va: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_freed_buffer_is_at_no_offset_and_its_handle_is_anothers() {
+fn a_freed_buffer_is_at_no_offset_and_its_handle_is_given_again() {
     let client = Client::new("gfx1100");
     let file: OpenFile = client.acquire(0);
     let map = |offset| client.process.mmap(&file, PAGE, offset).map(drop);
