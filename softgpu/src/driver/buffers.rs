@@ -24,21 +24,25 @@ fn has_offset(bo: &Bo) -> bool {
 impl Buffers {
     /// Adds a buffer under the lowest free index, which it answers.
     pub(super) fn insert(&mut self, bo: Bo) -> u32 {
-        let offset = has_offset(&bo).then_some(bo.mmap_offset);
         let index = self.slots.insert(bo);
-        self.by_offset.extend(offset.map(|offset| (offset, index)));
+        self.note_offset(index);
         index
     }
 
     /// Adds a buffer under its old index; fails if that is taken.
     #[must_use]
     pub(super) fn insert_at(&mut self, index: u32, bo: Bo) -> bool {
-        let offset = has_offset(&bo).then_some(bo.mmap_offset);
         let is_free = self.slots.insert_at(index, bo);
         if is_free {
-            self.by_offset.extend(offset.map(|offset| (offset, index)));
+            self.note_offset(index);
         }
         is_free
+    }
+
+    fn note_offset(&mut self, index: u32) {
+        if let Some(bo) = self.slots.get(index).filter(|bo| has_offset(bo)) {
+            self.by_offset.insert((bo.mmap_offset, index));
+        }
     }
 
     /// Takes a buffer out.

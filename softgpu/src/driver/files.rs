@@ -60,7 +60,7 @@ struct Entry {
     token: OwnedFd,
     /// Whether it is open only as long as a client's descriptor counts as one that can write. Who restores a process may have made one
     /// that does not count, and a mapping keeps a file open without any.
-    is_told: bool,
+    closes_with_client: bool,
 }
 
 /// The files that the process has open, but that those of [`Files::insert`] are never found closed.
@@ -85,7 +85,7 @@ impl Files {
         let identity = memfd::identity(token.as_fd())?;
         self.opened += 1;
         let file = OpenFile { id: self.opened, node };
-        self.by_token.insert(identity, Entry { file, token, is_told: true });
+        self.by_token.insert(identity, Entry { file, token, closes_with_client: true });
         Ok((file, for_client))
     }
 
@@ -94,7 +94,8 @@ impl Files {
     pub(super) fn forget_closed(&mut self, is_kept: impl Fn(&OpenFile) -> bool) -> Vec<OpenFile> {
         let mut closed = Vec::new();
         self.by_token.retain(|_, entry| {
-            let is_open = !entry.is_told || is_kept(&entry.file) || linux::has_writer(entry.token.as_fd());
+            let is_open =
+                !entry.closes_with_client || is_kept(&entry.file) || linux::has_writer(entry.token.as_fd());
             if !is_open {
                 closed.push(entry.file);
             }
@@ -108,7 +109,7 @@ impl Files {
         self.by_token
             .values_mut()
             .filter(|entry| entry.file.id == id)
-            .for_each(|entry| entry.is_told = false);
+            .for_each(|entry| entry.closes_with_client = false);
     }
 
     /// All open files with their tokens, by number; and how many there ever were.
@@ -127,7 +128,8 @@ impl Files {
         if self.get(id).is_some() || self.by_token.contains_key(&identity) {
             return Ok(false);
         }
-        self.by_token.insert(identity, Entry { file: OpenFile { id, node }, token, is_told: false });
+        self.by_token
+            .insert(identity, Entry { file: OpenFile { id, node }, token, closes_with_client: false });
         Ok(true)
     }
 

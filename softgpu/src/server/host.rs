@@ -381,10 +381,8 @@ impl Host {
 
     /// Opens a file, and forgets those that the client has closed since: it says nothing of that.
     fn open(&self, path: &str) -> Result<(OpenFile, OwnedFd), Errno> {
-        let closed = self.process.forget_closed();
-        let mut files = self.files.lock();
-        for file in closed {
-            files.remove(&file.id());
+        for file in self.process.forget_closed() {
+            self.files.lock().remove(&file.id());
         }
         self.process.open(path)
     }

@@ -238,13 +238,12 @@ impl Vm {
         watch: Option<Arc<dyn FirstTouch>>,
     ) -> Result<(), Overlap> {
         let mut map = self.map.write();
-        let k = map.intervals.partition_point(|i| i.end <= range.start);
-        let overlaps = map.intervals.get(k).is_some_and(|i| i.start < range.end);
-        if range.start >= range.end || overlaps {
+        let inside = map.overlapping(&range);
+        if range.is_empty() || !inside.is_empty() {
             return Err(Overlap { start: range.start, end: range.end });
         }
         map.generation += 1;
-        map.intervals.insert(k, Interval { start: range.start, end: range.end, access, watch });
+        map.intervals.insert(inside.start, Interval { start: range.start, end: range.end, access, watch });
         Ok(())
     }
 
@@ -255,7 +254,7 @@ impl Vm {
         }
         let mut map = self.map.write();
         let inside = map.overlapping(&range);
-        let (first, last) = (map.intervals.get(inside.start), map.intervals[..inside.end].last());
+        let (first, last) = (map.intervals[inside.clone()].first(), map.intervals[inside.clone()].last());
         let before =
             first.filter(|i| i.start < range.start).map(|i| Interval { end: range.start, ..i.clone() });
         let behind = last.filter(|i| i.end > range.end).map(|i| Interval { start: range.end, ..i.clone() });
