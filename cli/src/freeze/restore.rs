@@ -3,12 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use stasis::checkpoint::{Admission, Ended, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
+use stasis::image::{Image, memory_is_ample};
 use stasis_criu::Criu;
 
 use super::args::RestoreArgs;
@@ -58,7 +60,7 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     if !manifest.is_sealed() && checked.is_ok() {
         bar.suspend(|| eprintln!("Warning: {}", check::unlisted(&manifest, directory)));
     }
-    checked?;
+    let ahead = Ahead::of(checked?);
     let criu = match finding {
         Ok(finding) => finding.join().map_err(|_| anyhow!("Looking for CRIU failed"))??,
         Err(_) => Criu::find()?,
@@ -86,12 +88,14 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
             made?;
         }
     }
+    // Without `lazy`, all of it is read now by the processes themselves.
+    let ahead = ahead.filter(|_| args.terms.lazy.is_some());
     let known = Known::of(pids());
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
     let patience = limit.saturating_sub(criu_started.elapsed()).max(LEAST);
     let reports = resume_restored(&runtimes, &admission, &known, patience);
-    drop(standing);
+    drop((standing, ahead));
     bar.finish_and_clear();
     let reports = reports?;
     let ended = judge_ended(&known, manifest.pid, directory)?;
@@ -120,6 +124,28 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
         output::report(outcome.prose());
     }
     Ok(manifest.pid)
+}
+
+/// A thread that brings contents into the page cache until this is dropped, while the process that will read them is not there yet.
+#[derive(Debug)]
+struct Ahead(Arc<AtomicBool>);
+
+impl Ahead {
+    /// None where there is nothing to read, or no thread.
+    fn of(images: Vec<Image>) -> Option<Self> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        let is_empty = images.is_empty();
+        let read = move || images.iter().for_each(|image| image.read_ahead(|| !seen.load(Ordering::Relaxed)));
+        let thread = (!is_empty && memory_is_ample()).then(|| thread::Builder::new().spawn(read));
+        thread.is_some_and(|thread| thread.is_ok()).then_some(Self(ended))
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Orders all restored processes to take their devices; the error names those that live and do not.

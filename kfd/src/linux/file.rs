@@ -64,6 +64,27 @@ pub fn set_attribute(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(),
     Errno::result(result).map(drop)
 }
 
+/// How many pages of a part of a file, which are not read for this, are in the page cache or on the way there.
+///
+/// # Errors
+/// The errno of cachestat(2) (include/uapi/linux/mman.h): ENOSYS before Linux 6.5, EPERM if the caller could not write the file.
+pub fn cached_pages(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<u64, Errno> {
+    /// On all CPUs (scripts/syscall.tbl).
+    const CACHESTAT: libc::c_long = 451;
+    /// `struct cachestat_range`: offset and length.
+    #[repr(C)]
+    struct Part(u64, u64);
+    /// `struct cachestat`: pages that are cached, dirty, being written, evicted, and evicted a short time ago.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Pages(u64, u64, u64, u64, u64);
+    let (part, mut pages) = (Part(offset, bytes), Pages::default());
+    // SAFETY: the kernel reads the one struct and writes the other; both have its layout.
+    let result = unsafe { libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const part, &raw mut pages, 0) };
+    Errno::result(result)?;
+    Ok(pages.0)
+}
+
 /// What statx(2) says of an open file: the fields that `mask` asks for, if the file system has them.
 ///
 /// # Errors

@@ -13,7 +13,7 @@
 //! | [`wait_any`] | `nix` fails with EINVAL, and has lost the child, when a real-time signal ended it |
 //! | [`socket_domain`], [`socket_protocol`] | no wrapper |
 //! | [`has_attribute`], [`attribute`], [`set_attribute`], [`has_writer`] | no wrapper |
-//! | [`close_range_on_exec`], [`exit_now`], [`random`], [`statx`] | no wrapper |
+//! | [`cached_pages`], [`close_range_on_exec`], [`exit_now`], [`random`], [`statx`] | no wrapper |
 //! | [`peek_offset`], [`set_peek_offset`] | no wrapper |
 //!
 //! The other functions are shorthands of calls that `nix` wraps: [`retry`], [`poll`], [`send_message`],
@@ -42,7 +42,9 @@ use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, setsockopt, so
 use nix::sys::time::{TimeSpec, TimeVal};
 use nix::unistd::Pid;
 
-pub use self::file::{SealFlag, attribute, has_attribute, has_writer, memfd, seals, set_attribute, statx};
+pub use self::file::{
+    SealFlag, attribute, cached_pages, has_attribute, has_writer, memfd, seals, set_attribute, statx,
+};
 
 /// Most descriptors that Linux sends with one message (`SCM_MAX_FD`).
 pub const MAX_MESSAGE_FDS: usize = 253;

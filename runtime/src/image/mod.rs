@@ -6,6 +6,7 @@
 //! and every chunk of the bulk is checked against its own BLAKE3 when it is read. An image that was made upon a parent has
 //! unchanged chunks in the parent's files, which have second names beside it. `docs/image-format.md` draws it.
 
+mod ahead;
 mod engine;
 mod extent;
 mod format;

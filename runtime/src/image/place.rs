@@ -78,10 +78,8 @@ pub(super) fn regular(
     Ok(status.len())
 }
 
-/// The file's contents, past the page cache.
+/// The file's contents, past the page cache but for what is there already.
 pub(super) fn bulk(file: File, path: &Path) -> Result<Bulk, ImageError> {
-    let io = |act| move |source| ImageError::Io { act, path: path.into(), source };
-    let bulk = Bulk::new(file).map_err(io("stat the file system of"))?;
-    bulk.set_direct(true).map_err(io("go past the page cache with"))?;
-    Ok(bulk)
+    let act = "go past the page cache with";
+    Bulk::to_read(file).map_err(|source| ImageError::Io { act, path: path.into(), source })
 }

@@ -528,7 +528,8 @@ impl Image {
         let mut hasher = blake3::Hasher::new();
         for at in (0..chunk.length).step_by(size(step)) {
             let (to, bytes) = (chunk.offset + at, step.min(chunk.length - at));
-            match extent.read_from(bulk.file(), chunk.file_offset + at, to, size(bytes)) {
+            let (from, length) = (chunk.file_offset + at, size(bytes));
+            match extent.read_from(bulk.source(from, length), from, to, length) {
                 Ok(()) => buffer.hash(&mut hasher, extent, to, bytes).map_err(|e| self.unbuffered(e))?,
                 Err(error) if matches!(error.raw_os_error(), Some(nix::libc::EFAULT | nix::libc::EINVAL)) => {
                     return Ok(false);

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+mod ahead;
 mod engine;
 mod golden;
 mod hostile;

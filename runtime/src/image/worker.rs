@@ -4,10 +4,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use kfd::linux;
 use memmap2::MmapMut;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -147,13 +149,26 @@ pub(super) struct Bulk {
     file: File,
     in_memory: bool,
     direct: AtomicBool,
+    /// The same file through the page cache, for what of it is there nevertheless.
+    cached: Option<File>,
 }
 
 impl Bulk {
     pub(super) fn new(file: File) -> io::Result<Self> {
         // Memfds are of tmpfs, too.
         let in_memory = fstatfs(&file)?.filesystem_type() == TMPFS_MAGIC;
-        Ok(Self { file, in_memory, direct: AtomicBool::new(false) })
+        Ok(Self { file, in_memory, direct: AtomicBool::new(false), cached: None })
+    }
+
+    /// A file to read from, past the page cache but for what is there already.
+    pub(super) fn to_read(file: File) -> io::Result<Self> {
+        let mut bulk = Self::new(file)?;
+        bulk.set_direct(true)?;
+        if bulk.is_direct() {
+            // A flag such as O_DIRECT is the open file's. Without /proc all is read past the cache.
+            bulk.cached = File::open(format!("/proc/self/fd/{}", bulk.file.as_raw_fd())).ok();
+        }
+        Ok(bulk)
     }
 
     pub(super) fn file(&self) -> &File {
@@ -169,9 +184,23 @@ impl Bulk {
         self.in_memory
     }
 
-    /// Threads for each core that keep it busy: a transfer past the page cache sleeps, a copy does not.
+    /// The file through the page cache; none where all is read that way.
+    pub(super) fn cached(&self) -> Option<&File> {
+        self.cached.as_ref()
+    }
+
+    /// From where these bytes come, which begin at a page: from the page cache if all of them are there. Kernels that do not tell
+    /// (before 6.5) have them read from the disk.
+    pub(super) fn source(&self, place: u64, bytes: usize) -> &File {
+        let is_there = |file: &&File| {
+            linux::cached_pages(file.as_fd(), place, bytes as u64) == Ok((bytes as u64).div_ceil(PAGE))
+        };
+        self.cached.as_ref().filter(is_there).unwrap_or(&self.file)
+    }
+
+    /// Threads for each core that keep it busy: a transfer from or to a disk sleeps, a copy does not.
     pub(super) fn threads(&self) -> usize {
-        if self.is_direct() { TRANSFER_THREADS } else { 1 }
+        if self.in_memory { 1 } else { TRANSFER_THREADS }
     }
 
     pub(super) fn is_direct(&self) -> bool {
@@ -205,6 +234,6 @@ impl Bulk {
     }
 
     pub(super) fn read(&self, bytes: &mut [u8], place: u64) -> io::Result<()> {
-        self.transfer(|| self.file.read_exact_at(bytes, place))
+        self.transfer(|| self.source(place, bytes.len()).read_exact_at(bytes, place))
     }
 }

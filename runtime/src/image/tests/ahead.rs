@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Contents in the page cache are taken from there, and are checked as those of a disk are.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use super::*;
+
+/// An image of which nothing is in the page cache, in a directory on a disk: that of temporary files may be in memory.
+fn on_disk() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("x.img");
+    write(ImageWriter::create(&path).unwrap(), &mut sample());
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    (directory, path)
+}
+
+/// Whether all of the first chunk, 2 MiB, is in the page cache. Small ones are brought there when an image is opened, with the tables that
+/// they lie beside.
+fn is_cached(path: &Path) -> bool {
+    let image = Image::open(path).unwrap();
+    let (chunk, file) = (&image.chunks()[0], File::open(path).unwrap());
+    kfd::linux::cached_pages(file.as_fd(), chunk.file_offset, chunk.length) == Ok(chunk.length / 4096)
+}
+
+#[test]
+fn contents_come_ahead_for_as_long_as_they_are_wanted() {
+    let (_directory, path) = on_disk();
+    assert!(!is_cached(&path));
+    let image = Image::open(&path).unwrap();
+    image.read_ahead(|| false);
+    assert!(!is_cached(&path));
+    image.read_ahead(|| true);
+    assert!(is_cached(&path));
+    assert_holds(&image, &sample());
+}
+
+#[test]
+fn reader_through_the_cache_leaves_the_contents_there() {
+    let (_directory, path) = on_disk();
+    Image::open(&path).unwrap().verify().unwrap();
+    assert!(!is_cached(&path));
+    let image = Image::open(&path).unwrap();
+    image.read_through_cache().unwrap();
+    image.verify().unwrap();
+    assert!(is_cached(&path));
+    assert_holds(&image, &sample());
+}
+
+#[test]
+fn wrong_bytes_in_the_cache_are_found() {
+    let (_directory, path) = on_disk();
+    let image = Image::open(&path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    // Of a chunk that is filled where it belongs, and of one that goes through a buffer.
+    for chunk in image.chunks().iter().take(2) {
+        let mut byte = [0];
+        image.read_ahead(|| true);
+        File::open(&path).unwrap().read_exact_at(&mut byte, chunk.file_offset).unwrap();
+        file.write_all_at(&[!byte[0]], chunk.file_offset).unwrap();
+        let mut filled = sample();
+        let found = image.fill(&extents(&mut filled), false, &Limit::none());
+        assert!(matches!(found, Err(ImageError::Corrupt { offset, .. }) if offset == chunk.file_offset));
+        file.write_all_at(&byte, chunk.file_offset).unwrap();
+    }
+    assert_holds(&image, &sample());
+}
+
+#[test]
+fn image_that_is_cut_off_while_it_is_read_ahead_is_left_to_its_reader() {
+    let (_directory, path) = on_disk();
+    let image = Image::open(&path).unwrap();
+    let asked = AtomicUsize::new(0);
+    image.read_ahead(|| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        true
+    });
+    assert_eq!(asked.into_inner(), 1);
+    assert!(matches!(image.verify(), Err(ImageError::Io { act: "read contents of", .. })));
+}
