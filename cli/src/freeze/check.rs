@@ -18,9 +18,6 @@ use crate::progress::mebibytes;
 /// How many bytes are checked before the display says so again.
 const SAID: u64 = 64 << 20;
 
-/// What the images to verify may take of the page cache, where their processes find them, as a part of the memory that is to be had.
-const CACHED: u64 = 4;
-
 /// Makes sure that programs and files are those of the checkpoint, both at a time: each is read from end to end, unless
 /// the user is in a hurry. With `lazy` the buffers' contents are left to the processes, which check each part when they read it.
 /// Answers the images whose contents were left.
@@ -43,17 +40,10 @@ pub fn all(
     let programs = || manifest.executable.iter().chain(members.clone()).try_for_each(Executable::check);
     let files = || {
         // First: what an image says of itself, its version or the place of the damage, says more than a list of hashes.
-        let mut room = kfd::meminfo::bytes("MemAvailable").unwrap_or(0) / CACHED;
         let images = manifest.image_names().map(|name| image(directory, &name));
         let mut images = images.collect::<Result<Vec<_>>>()?;
         if !(no_verify || lazy) {
-            for image in images.drain(..) {
-                if let Some(left) = room.checked_sub(image.file_bytes()) {
-                    image.read_through_cache()?;
-                    room = left;
-                }
-                image.verify()?;
-            }
+            images.drain(..).try_for_each(|image| image.verify().map(drop))?;
         }
         manifest.check_files(directory, !no_verify, &progress)?;
         Ok(images)

@@ -136,7 +136,11 @@ impl Ahead {
         let ended = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ended);
         let is_empty = images.is_empty();
-        let read = move || images.iter().for_each(|image| image.read_ahead(|| !seen.load(Ordering::Relaxed)));
+        let read = move || {
+            // What CRIU does is waited for.
+            let _ = kfd::linux::be_idle();
+            images.iter().for_each(|image| image.read_ahead(|| !seen.load(Ordering::Relaxed)));
+        };
         let thread = (!is_empty && memory_is_ample()).then(|| thread::Builder::new().spawn(read));
         thread.is_some_and(|thread| thread.is_ok()).then_some(Self(ended))
     }

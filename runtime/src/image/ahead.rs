@@ -8,7 +8,7 @@ use nix::fcntl::posix_fadvise;
 use queues::words::size;
 
 use super::CHUNK_BYTES;
-use super::format::{CONTENTS_OFFSET, Chunk, ImageError};
+use super::format::{CONTENTS_OFFSET, Chunk};
 use super::reader::Image;
 use super::worker::ChunkBuffer;
 
@@ -40,21 +40,5 @@ impl Image {
             }
             at += bytes;
         }
-    }
-
-    /// From now on contents are read through the page cache, where others find them: by one who reads all of them before somebody else
-    /// does, of an image that is small beside the machine's memory.
-    ///
-    /// # Errors
-    /// [`ImageError::Io`] when the system refuses; nothing has changed then.
-    pub fn read_through_cache(&self) -> Result<(), ImageError> {
-        self.places().iter().try_for_each(|place| {
-            let act = "go through the page cache with";
-            place.bulk.set_direct(false).map_err(|source| ImageError::Io {
-                act,
-                path: place.path.clone(),
-                source,
-            })
-        })
     }
 }
