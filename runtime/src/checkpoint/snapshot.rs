@@ -25,7 +25,7 @@ pub struct Metadata {
     pub written_unix_ms: u64,
     /// The process.
     pub pid: i32,
-    /// Who answered it: `kfd`, `soft:gfx1100`.
+    /// The name of the transport it used: `kfd`, `soft:gfx1100`.
     pub transport: String,
     /// Its agents, in its order.
     pub agents: Vec<AgentIdentity>,

@@ -103,7 +103,7 @@ fn is_empty(registry: &Registry, on: &Device, key: QueueKey) -> Result<bool, Dev
 /// # Errors
 /// [`CheckpointError::Stopped`] at the deadline, while a queue has no room for them; what is not given is still in the entries.
 pub(super) fn put_back(context: &Context, pass: &Pass<'_>, limit: &Limit) -> Result<(), CheckpointError> {
-    // Whoever cancels wants the process to run.
+    // A caller that cancels wants the process to run.
     let deadline = limit.deadline(LONGEST_VERB);
     // Not locked in between: the thread that tells of a queue's fault needs the registry.
     while !try_put_back(&mut context.registry.lock(), pass) {

@@ -45,7 +45,7 @@ pub fn reach(context: &Context, from: AgentIndex, to: AgentIndex) -> Result<Path
     Err(NoPath { accessor: label(context, from), owner: label(context, to), why })
 }
 
-/// Who reaches whose memory: the agents of a context, then the host's NUMA nodes.
+/// Which agent or NUMA node of the host reaches which one's memory: the agents of a context, then the nodes.
 pub fn link_matrix(context: &Context) -> LinkMatrix {
     let placements: Vec<_> = context.agents.iter().map(|info| info.placement()).collect();
     let agents = context.agents.iter().zip(&placements).map(|(info, placement)| {

@@ -10,10 +10,10 @@ pub const SDMA_LINK_BYTES: u64 = 256 << 10;
 /// Bytes from which [`CopyEngine::Auto`] gives copies and fills within one agent's memory to a copy engine.
 pub const SDMA_LOCAL_BYTES: u64 = 4 << 20;
 
-/// Who is to copy or fill.
+/// What is to copy or fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CopyEngine {
-    /// Whoever is better at it: a copy engine for [`SDMA_LINK_BYTES`] and more between system memory and an agent or
+    /// The faster one: a copy engine for [`SDMA_LINK_BYTES`] and more between system memory and an agent or
     /// between two agents, and for [`SDMA_LOCAL_BYTES`] and more within one agent's memory, if the agent has copy
     /// engines and [`SDMA_IN_AUTO`] says so; else a kernel.
     #[default]
@@ -24,7 +24,7 @@ pub enum CopyEngine {
     Sdma,
 }
 
-/// Who moves bytes between two agents' memory.
+/// Which agent moves bytes between two agents' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The destination's agent reads the source's memory.
