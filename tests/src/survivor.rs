@@ -61,8 +61,7 @@ impl Survivor {
         let newest = self.newest.as_deref();
         for entry in fs::read_dir(self.worker.path("")).expect("the worker's directory").flatten() {
             let name = entry.file_name();
-            let old = name.to_str().filter(|name| name.starts_with("checkpoint-") && Some(*name) != newest);
-            if old.is_some() {
+            if name.to_str().is_some_and(|name| name.starts_with("checkpoint-") && Some(name) != newest) {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow, bail};
 use indicatif::ProgressBar;
 use stasis::checkpoint::Metadata;
 use stasis::criu::{Executable, Manifest, OpenDirectory, open_image};
-use stasis::image::{Image, memory_is_ample};
+use stasis::image::memory_is_ample;
 
 use crate::progress::mebibytes;
 
@@ -20,14 +20,13 @@ const SAID: u64 = 64 << 20;
 
 /// Makes sure that programs and files are those of the checkpoint, both at a time: each is read from end to end, unless
 /// the user is in a hurry. With `lazy` the buffers' contents are left to the processes, which check each part when they read it.
-/// Answers the images whose contents were left.
 pub fn all(
     manifest: &Manifest,
     directory: &OpenDirectory,
     no_verify: bool,
     lazy: bool,
     bar: &ProgressBar,
-) -> Result<Vec<Image>> {
+) -> Result<()> {
     bar.set_message("checking the files");
     let done = AtomicU64::new(0);
     let progress = |bytes| {
@@ -40,13 +39,9 @@ pub fn all(
     let programs = || manifest.executable.iter().chain(members.clone()).try_for_each(Executable::check);
     let files = || {
         // First: what an image says of itself, its version or the place of the damage, says more than a list of hashes.
-        let images = manifest.image_names().map(|name| image(directory, &name));
-        let mut images = images.collect::<Result<Vec<_>>>()?;
-        if !(no_verify || lazy) {
-            images.drain(..).try_for_each(|image| image.verify().map(drop))?;
-        }
+        manifest.image_names().try_for_each(|name| image(directory, &name, no_verify || lazy))?;
         manifest.check_files(directory, !no_verify, &progress)?;
-        Ok(images)
+        Ok(())
     };
     thread::scope(|scope| {
         let thread = memory_is_ample().then(|| thread::Builder::new().spawn_scoped(scope, programs));
@@ -75,15 +70,18 @@ pub(super) fn unlisted(manifest: &Manifest, directory: &Path) -> String {
     )
 }
 
-/// Opens an image, which is whole but perhaps for the bytes of the buffers, and makes sure that its process will find the others of
-/// its session.
-fn image(directory: &OpenDirectory, name: &str) -> Result<Image> {
+/// Makes sure that an image is whole, but for the bytes of the buffers if they are checked `later`, and that its process will find
+/// the others of its session.
+fn image(directory: &OpenDirectory, name: &str, later: bool) -> Result<()> {
     let path = directory.path().join(name);
     let image = open_image(directory, name)?;
+    if !later {
+        image.verify()?;
+    }
     let metadata: Metadata = image.metadata()?;
     let shared = metadata.sharing.as_ref().filter(|sharing| !sharing.objects.is_empty());
     let order = shared.and_then(|sharing| sharing.order.as_ref()).filter(|order| order.members.len() > 1);
-    let (Some(order), Some(parent)) = (order, path.parent()) else { return Ok(image) };
+    let (Some(order), Some(parent)) = (order, path.parent()) else { return Ok(()) };
     let meeting = parent.join(&order.from_image);
     if !meeting.is_dir() {
         bail!(
@@ -93,5 +91,5 @@ fn image(directory: &OpenDirectory, name: &str) -> Result<Image> {
             meeting.display()
         );
     }
-    Ok(image)
+    Ok(())
 }

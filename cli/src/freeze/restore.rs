@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use stasis::checkpoint::{Admission, Ended, RestoreReport};
-use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
-use stasis::image::{Image, memory_is_ample};
+use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory, Trust, open_image};
+use stasis::image::memory_is_ample;
 use stasis_criu::Criu;
 
 use super::args::RestoreArgs;
@@ -53,14 +53,17 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     let manifest = Manifest::read_in(opened)?;
     let runtimes = manifest.runtimes(directory);
     let admission = args.terms.admission()?;
+    let is_lazy = args.terms.lazy.is_some();
     let bar = spinner(args.json);
     // At the same time: a CRIU is started to say its version.
     let finding = thread::Builder::new().spawn(Criu::find);
-    let checked = check::all(&manifest, opened, args.no_verify, args.terms.lazy.is_some(), &bar);
+    let checked = check::all(&manifest, opened, args.no_verify, is_lazy, &bar);
     if !manifest.is_sealed() && checked.is_ok() {
         bar.suspend(|| eprintln!("Warning: {}", check::unlisted(&manifest, directory)));
     }
-    let ahead = Ahead::of(checked?);
+    checked?;
+    let is_unread = is_lazy || args.no_verify;
+    let ahead = is_unread.then(|| Ahead::start(directory.into(), args.trust(), &manifest)).flatten();
     let criu = match finding {
         Ok(finding) => finding.join().map_err(|_| anyhow!("Looking for CRIU failed"))??,
         Err(_) => Criu::find()?,
@@ -89,7 +92,7 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
         }
     }
     // Without `lazy`, all of it is read now by the processes themselves.
-    let ahead = ahead.filter(|_| args.terms.lazy.is_some());
+    let ahead = ahead.filter(|_| is_lazy);
     let known = Known::of(pids());
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
@@ -131,18 +134,25 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
 struct Ahead(Arc<AtomicBool>);
 
 impl Ahead {
-    /// None where there is nothing to read, or no thread.
-    fn of(images: Vec<Image>) -> Option<Self> {
+    /// Reads the images in `directory`, one behind the other. What cannot be read is no error here: their processes read it, too. None
+    /// if there is no thread.
+    fn start(directory: PathBuf, trust: Trust, manifest: &Manifest) -> Option<Self> {
+        let names: Vec<String> = manifest.image_names().collect();
         let ended = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ended);
-        let is_empty = images.is_empty();
+        let is_wanted = move || !seen.load(Ordering::Relaxed);
         let read = move || {
-            // What CRIU does is waited for.
-            let _ = kfd::linux::be_idle();
-            images.iter().for_each(|image| image.read_ahead(|| !seen.load(Ordering::Relaxed)));
+            if let Err(error) = kfd::linux::be_idle() {
+                tracing::debug!(%error, "contents are read ahead at the usual priority");
+            }
+            let Ok(opened) = OpenDirectory::open(&directory, trust) else { return };
+            for name in names.iter().take_while(|_| is_wanted()) {
+                let Ok(image) = open_image(&opened, name) else { return };
+                image.read_ahead(&is_wanted);
+            }
         };
-        let thread = (!is_empty && memory_is_ample()).then(|| thread::Builder::new().spawn(read));
-        thread.is_some_and(|thread| thread.is_ok()).then_some(Self(ended))
+        let thread = memory_is_ample().then(|| thread::Builder::new().spawn(read));
+        matches!(thread, Some(Ok(_))).then_some(Self(ended))
     }
 }
 

@@ -198,9 +198,9 @@ impl Bulk {
         self.cached.as_ref().filter(is_there).unwrap_or(&self.file)
     }
 
-    /// Threads for each core that keep it busy: a transfer from or to a disk sleeps, a copy does not.
+    /// Threads for each core that keep it busy: a transfer past the page cache sleeps, a copy does not.
     pub(super) fn threads(&self) -> usize {
-        if self.in_memory { 1 } else { TRANSFER_THREADS }
+        if self.is_direct() { TRANSFER_THREADS } else { 1 }
     }
 
     pub(super) fn is_direct(&self) -> bool {
