@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Seek;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,6 +34,9 @@ const LOOK: Duration = Duration::from_millis(1);
 /// How long a dump that is late, or that was cancelled, may take to undo itself. Then CRIU is killed, if possible at an instant at which
 /// its code is in no task.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// TIMEOUT: how long the tasks of a CRIU that was killed may take to end, or to be seen to go on.
+const SETTLING: Duration = Duration::from_secs(5);
 
 /// Why CRIU could not be used, or what it said when it failed.
 #[derive(Debug, Error)]
@@ -167,6 +171,11 @@ impl Criu {
             let log = log?;
             let (one, is_held_back) = ended.next().ok_or(CriuError::HeldBack)?;
             let status = one.status();
+            if status.signal().is_some() {
+                // Its death is told before a task has run into the trap that it left there.
+                let until = Instant::now() + SETTLING;
+                dump.targets().for_each(|target| target.settle(until));
+            }
             match dump.targets().find_map(|mut target| Some((target.pid(), target.end()?))) {
                 _ if status.success() => Ok(()),
                 Some((pid, how)) => Err(log.failed("dump", Stop::TargetEnded { pid, how }, limit)),

@@ -20,6 +20,8 @@ use stasis::checkpoint::Process;
 
 /// How often it is tried.
 const AGAIN: Duration = Duration::from_millis(1);
+/// The tracer of a task that has none (`TracerPid`).
+const NOBODY: i32 = 0;
 /// The name of the memfd by which CRIU's code comes into a task (compel's `infect-priv.h`).
 const CODE_NAME: &str = "/memfd:CRIUMFD";
 /// `code_syscall` of compel for x86-64: syscall, int3.
@@ -54,6 +56,16 @@ pub(crate) fn release(criu: Process, limit: Duration) -> bool {
     true
 }
 
+/// Waits, at most until `until`, until a task whose CRIU was killed has ended, or nothing of CRIU is in it: one that was killed while
+/// its code was there has the task end a moment later, by the trap behind that code.
+pub(crate) fn settle(task: Process, until: Instant) {
+    // One that is about to end has no mappings any more.
+    let goes_on = || has_mappings(task.pid) && is_untouched(task.pid, NOBODY).unwrap_or(false);
+    while task.is_alive() && !goes_on() && Instant::now() < until {
+        std::thread::sleep(AGAIN);
+    }
+}
+
 /// Waits until a process that was told to has stopped; whether it has.
 fn wait_stopped(process: Process, until: Instant) -> bool {
     while process.is_alive() && Instant::now() < until {
@@ -86,13 +98,15 @@ fn is_traced_by(directory: &str, tracer: i32) -> bool {
     found.is_some_and(|found| found.trim().parse() == Ok(tracer))
 }
 
-/// Whether nothing of CRIU is in a task, none of whose threads executes anything now.
+/// Whether nothing of CRIU is in a task, and none of its threads that `tracer` traces executes anything now.
 fn is_untouched(pid: i32, tracer: i32) -> io::Result<bool> {
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let directory = thread?.path().display().to_string();
-        let is_still = matches!(state(&format!("{directory}/stat")), Some('t' | 'Z' | 'X') | None);
-        if !is_still && is_traced_by(&directory, tracer) {
-            return Ok(false);
+    if tracer != NOBODY {
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let directory = thread?.path().display().to_string();
+            let is_still = matches!(state(&format!("{directory}/stat")), Some('t' | 'Z' | 'X') | None);
+            if !is_still && is_traced_by(&directory, tracer) {
+                return Ok(false);
+            }
         }
     }
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
@@ -110,6 +124,10 @@ fn is_untouched(pid: i32, tracer: i32) -> io::Result<bool> {
     let mut bytes = [0; 16];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, start)?;
     Ok(bytes[..8] != CODE_SYSCALL && bytes[8..] != CODE_ARGUMENT)
+}
+
+fn has_mappings(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.is_empty())
 }
 
 /// Where the first executable mapping begins.
@@ -182,10 +200,24 @@ mod tests {
         memory.read_exact_at(&mut before, start).unwrap();
         memory.write_all_at(&CODE_SYSCALL, start).unwrap();
         assert!(!is_untouched(pid, 1).unwrap());
-        memory.write_all_at(&before, start).unwrap();
+        let task = Process::of(pid).unwrap();
+        std::thread::scope(|scope| {
+            let settled = scope.spawn(|| settle(task, Instant::now() + LONG));
+            std::thread::sleep(10 * AGAIN);
+            assert!(!settled.is_finished());
+            memory.write_all_at(&before, start).unwrap();
+        });
         assert!(is_untouched(pid, 1).unwrap());
-        child.kill().unwrap();
+        memory.write_all_at(&CODE_SYSCALL, start).unwrap();
+        std::thread::scope(|scope| {
+            let settled = scope.spawn(|| settle(task, Instant::now() + LONG));
+            std::thread::sleep(10 * AGAIN);
+            assert!(!settled.is_finished());
+            child.kill().unwrap();
+        });
+        settle(task, Instant::now() + LONG);
         child.wait().unwrap();
+        settle(task, Instant::now() + LONG);
         assert!(is_untouched(i32::MAX, 1).is_err());
     }
 

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use stasis::checkpoint::{Ended, Process};
 
-use crate::release::release;
+use crate::release::{release, settle};
 
 /// How long CRIU may take to notice that a task has ended. CRIU mostly does notice, and its log then says more than
 /// this process can see.
@@ -130,6 +130,13 @@ impl Target {
     /// Its pid.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Waits, at most until `until`, until it is certain whether the process goes on after its CRIU was killed.
+    pub fn settle(&self, until: Instant) {
+        if let Some(process) = self.process {
+            settle(process, until);
+        }
     }
 
     /// How the process ended, if it has ended and may not.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
@@ -22,6 +23,8 @@ use stasis_tests::worker::{is_alive, kill, refused, succeeded, wait_until};
 
 /// Instants of a test unless more are asked for.
 const SAMPLE: u64 = 6;
+/// TIMEOUT: how long a checkpoint may take until CRIU's code is in the program.
+const LONG: Duration = Duration::from_secs(60);
 /// Places of damage likewise, for each instant.
 const PLACES: u64 = 15;
 
@@ -60,8 +63,14 @@ struct Fates {
     lost: u64,
 }
 
-/// Kills whom `victims` names at instants of checkpoints. With `has_other`, another checkpoint is taken before each.
-fn kill_in_checkpoints(test: u64, has_other: bool, victims: impl Fn(&Program, i32) -> Vec<i32>) -> Fates {
+/// Kills whom `victims` names in checkpoints, after `when` has waited with a part of the time that a checkpoint takes. With
+/// `has_other`, another checkpoint is taken before each.
+fn kill_in_checkpoints(
+    test: u64,
+    has_other: bool,
+    when: impl Fn(&Program, Duration),
+    victims: impl Fn(&Program, i32) -> Vec<i32>,
+) -> Fates {
     let (mut program, mut instants, mut fates) = (rounds(), numbers_of(test), Fates::default());
     let begun = Instant::now();
     succeeded(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
@@ -72,7 +81,7 @@ fn kill_in_checkpoints(test: u64, has_other: bool, victims: impl Fn(&Program, i3
             succeeded(&program.checkpointing("before", &["--leave-running"]).output().unwrap());
         }
         let command = program.checkpointing("images", &[]).stderr(Stdio::piped()).spawn().unwrap();
-        sleep(part(&mut instants, whole));
+        when(&program, part(&mut instants, whole));
         victims(&program, command.id().cast_signed()).into_iter().for_each(kill);
         let output = command.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -100,10 +109,39 @@ fn kill_in_checkpoints(test: u64, has_other: bool, victims: impl Fn(&Program, i3
     fates
 }
 
+/// The CRIUs that a command has started.
+fn criu_of(program: &Program, command: i32) -> Vec<i32> {
+    program.commands().into_iter().filter(|pid| *pid != command && is_criu(*pid)).collect()
+}
+
+/// Stops the CRIU that traces a process; goes on with it unless the process is about to execute what CRIU has put there.
+fn is_stopped_with_its_code_in(pid: i32) -> bool {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let status = read("status");
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    let Some(tracer) = tracer.and_then(|pid| pid.trim().parse().ok()).filter(|pid| *pid != 0) else {
+        return !is_alive(pid);
+    };
+    let criu = Pid::from_raw(tracer);
+    let _ = signal::kill(criu, Signal::SIGSTOP);
+    let maps = read("maps");
+    let start = maps.lines().find(|line| line.contains(" r-xp ")).and_then(|line| line.split_once('-'));
+    let start = start.and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
+    let (mut code, memory) = ([0; 3], fs::File::open(format!("/proc/{pid}/mem")));
+    // System call and trap, as in compel's infect.c.
+    let is_there = start.zip(memory.ok()).is_some_and(|(start, memory)| {
+        memory.read_exact_at(&mut code, start).is_ok() && code == [0x0f, 0x05, 0xcc]
+    });
+    if !is_there {
+        let _ = signal::kill(criu, Signal::SIGCONT);
+    }
+    is_there
+}
+
 #[test]
 fn killed_command_leaves_the_program_or_its_checkpoint() {
     with_clients(|| {
-        let fates = kill_in_checkpoints(1, false, |_, command| vec![command]);
+        let fates = kill_in_checkpoints(1, false, |_, part| sleep(part), |_, command| vec![command]);
         assert!(fates.lived > 0);
     });
 }
@@ -112,10 +150,22 @@ fn killed_command_leaves_the_program_or_its_checkpoint() {
 fn killed_criu_leaves_the_program_or_a_checkpoint() {
     with_clients(|| {
         // A CRIU that is killed while its code is in a task kills the task: what is left is the checkpoint before.
-        let fates = kill_in_checkpoints(2, true, |program, command| {
-            program.commands().into_iter().filter(|pid| *pid != command && is_criu(*pid)).collect()
-        });
+        let fates = kill_in_checkpoints(2, true, |_, part| sleep(part), criu_of);
         assert!(fates.lost <= fates.lived, "{fates:?}");
+    });
+}
+
+#[test]
+fn criu_that_is_killed_while_its_code_is_in_the_program_is_told_as_the_end_of_it() {
+    with_clients(|| {
+        let when = |program: &Program, _| {
+            let begun = Instant::now();
+            while begun.elapsed() < LONG && !is_stopped_with_its_code_in(program.pid()) {
+                sleep(Duration::from_micros(100));
+            }
+        };
+        let fates = kill_in_checkpoints(4, true, when, criu_of);
+        assert!(fates.lost > 0, "{fates:?}");
     });
 }
 
