@@ -28,6 +28,8 @@ use crate::output;
 const PATIENCE: u32 = 2;
 /// How often the end of a probe's process is looked for.
 const LOOK: Duration = Duration::from_millis(5);
+/// A look that comes later than this after the one before counts as if it had come then.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Arguments of `stasis doctor`.
 #[derive(Debug, Args)]
@@ -150,14 +152,33 @@ fn row(probe: &Probe, args: &DoctorArgs) -> Result<Row> {
     })
 }
 
+/// Time in which this machine ran. The clock goes on while a virtual machine is paused, which is no fault of the device.
+struct Running {
+    counted: Duration,
+    looked: Instant,
+}
+
+impl Running {
+    fn since(now: Instant) -> Self {
+        Self { counted: Duration::ZERO, looked: now }
+    }
+
+    /// How long it ran until `now`, as far as somebody looked often enough.
+    fn until(&mut self, now: Instant) -> Duration {
+        self.counted += now.saturating_duration_since(self.looked).min(LATE);
+        self.looked = now;
+        self.counted
+    }
+}
+
 /// The end of a process; `None`: it was killed at its deadline.
 fn wait(child: &mut Child, deadline: Duration) -> Result<Option<ExitStatus>> {
-    let begun = Instant::now();
+    let mut running = Running::since(Instant::now());
     loop {
         if let Some(status) = child.try_wait().context("Cannot wait for a probe")? {
             return Ok(Some(status));
         }
-        if begun.elapsed() >= deadline {
+        if running.until(Instant::now()) >= deadline {
             child.kill().context("Cannot end a probe")?;
             child.wait().context("Cannot wait for a probe")?;
             return Ok(None);
@@ -184,4 +205,28 @@ fn judge(child: &mut Child, status: ExitStatus) -> Result<(Verdict, String)> {
             (Verdict::Died, format!("its process ended ({status}): {last}"))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_of_the_machine_is_not_counted_and_waiting_is() {
+        let begun = Instant::now();
+        let mut running = Running::since(begun);
+        assert_eq!(running.until(begun + LOOK), LOOK);
+        assert_eq!(running.until(begun + LOOK + 92 * LATE), LOOK + LATE);
+        assert_eq!(running.until(begun + LOOK + 93 * LATE), LOOK + 2 * LATE);
+        // Clocks of two processors may differ by a little.
+        assert_eq!(running.until(begun), LOOK + 2 * LATE);
+    }
+
+    #[test]
+    fn probe_that_does_not_end_is_ended_at_its_deadline() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(wait(&mut child, 10 * LOOK).unwrap().is_none());
+        let mut child = Command::new("true").spawn().unwrap();
+        assert!(wait(&mut child, 1000 * LATE).unwrap().unwrap().success());
+    }
 }
