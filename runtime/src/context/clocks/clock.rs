@@ -20,11 +20,13 @@ const DRIFT: u64 = 2_000;
 /// Eras that are remembered.
 const ERAS: usize = 64;
 
-/// An agent's counter and the system's clock at one moment.
+/// An agent's counter and the system's clock at one moment, nearly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     pub counter: u64,
     pub system: u64,
+    /// Nanoseconds between the two at most: whoever reads them can lose the processor meanwhile.
+    pub unsure: u64,
 }
 
 /// How an agent's counter stands to the system's clock.
@@ -66,7 +68,8 @@ impl Relation {
         else {
             return self;
         };
-        if time < COMPARED_FOR {
+        // A reading that was interrupted for longer than the clocks can have drifted apart tells less than the one before.
+        if time < COMPARED_FOR || now.unsure > anchor.unsure.saturating_add(time / DRIFT) {
             return Self { anchor, frequency: told.unwrap_or(frequency) };
         }
         Self { anchor: now, frequency: told.or_else(|| measured(counts, time)).unwrap_or(frequency) }
@@ -104,7 +107,8 @@ impl Era {
             return false;
         };
         let off = self.relation.time(now.counter).abs_diff(now.system);
-        self.ahead.abs_diff(ahead) < UNSURE && (!self.is_known || off < UNSURE + time / DRIFT)
+        let unsure = UNSURE.saturating_add(anchor.unsure).saturating_add(now.unsure);
+        self.ahead.abs_diff(ahead) < unsure && (!self.is_known || off < unsure.saturating_add(time / DRIFT))
     }
 
     /// The ticks, of which there are `frequency` in a second, when the counter says this.
@@ -198,7 +202,9 @@ impl Clock {
 
     fn era_of(&self, counter: u64, now: u64) -> Option<&Era> {
         let (current, earlier) = self.eras.split_last()?;
-        if counter >= current.counter && current.relation.time(counter) <= now.saturating_add(UNSURE) {
+        let Reading { system, unsure, .. } = current.relation.anchor;
+        let unsure = UNSURE.saturating_add(unsure).saturating_add(now.saturating_sub(system) / DRIFT);
+        if counter >= current.counter && current.relation.time(counter) <= now.saturating_add(unsure) {
             return Some(current);
         }
         // What is still to come in this era is of an earlier one, if there is one that had begun by then.
@@ -221,20 +227,24 @@ mod tests {
     const SECOND: u64 = SYSTEM_FREQUENCY;
     const TOLD: Option<u64> = Some(USUAL_FREQUENCY);
 
+    fn exact(counter: u64, system: u64) -> Reading {
+        Reading { counter, system, unsure: 0 }
+    }
+
     fn counts(seconds: u64) -> u64 {
         seconds * USUAL_FREQUENCY
     }
 
     #[test]
     fn counts_are_converted_in_their_order_until_the_clocks_are_compared_anew() {
-        let anchor = Reading { counter: 1_000, system: 5 * SECOND };
+        let anchor = exact(1_000, 5 * SECOND);
         let relation = Relation { anchor, frequency: USUAL_FREQUENCY };
         assert_eq!(relation.time(1_100), 5 * SECOND + 1_000);
         assert_eq!(relation.time(900), 5 * SECOND - 1_000);
         assert_eq!(relation.time(0), 5 * SECOND - 10_000);
         assert_eq!(relation.counter(5 * SECOND - 1_000), 900);
         // A reading that was interrupted changes nothing soon after.
-        let soon = relation.after(Reading { counter: 2_000, system: 5 * SECOND + 900_000 }, None);
+        let soon = relation.after(exact(2_000, 5 * SECOND + 900_000), None);
         assert_eq!(soon.time(1_100), relation.time(1_100));
     }
 
@@ -242,7 +252,7 @@ mod tests {
     fn numbers_at_the_ends_of_their_range_are_borne() {
         let mut clock = Clock::default();
         assert_eq!((clock.ticks(7, 0), clock.time(7), clock.reading(7, 8)), (7, 0, (7, 8)));
-        clock.begin(0, Reading { counter: u64::MAX, system: u64::MAX }, i64::MIN, None);
+        clock.begin(0, exact(u64::MAX, u64::MAX), i64::MIN, None);
         clock.begin(1, Reading::default(), i64::MAX, None);
         assert_eq!(clock.reading(u64::MAX, u64::MAX), (u64::MAX, u64::MAX));
         for number in [0, 1, u64::MAX] {
@@ -253,8 +263,8 @@ mod tests {
     #[test]
     fn other_frequency_is_measured_and_ticks_stay_what_the_counter_says() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: 0, system: 0 }, 0, None);
-        clock.begin(0, Reading { counter: 50_003_000, system: 2 * SECOND }, 0, None);
+        clock.begin(0, exact(0, 0), 0, None);
+        clock.begin(0, exact(50_003_000, 2 * SECOND), 0, None);
         assert_eq!((clock.frequency(), clock.eras.len()), (25_000_000, 1));
         assert_eq!(clock.ticks(50_003_000, 2 * SECOND), 50_003_000);
         assert_eq!(clock.time(50_003_000), 2 * SECOND);
@@ -263,13 +273,13 @@ mod tests {
     #[test]
     fn frequency_that_the_driver_tells_is_not_measured() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: 1000, system: SECOND }, 0, Some(25_000_000));
+        clock.begin(0, exact(1000, SECOND), 0, Some(25_000_000));
         assert_eq!((clock.frequency(), clock.time(1025)), (25_000_000, SECOND + 1000));
         // A reading that was interrupted for long, and a restore onto the same GPU.
-        clock.begin(0, Reading { counter: 60_000_000, system: 3 * SECOND }, 0, Some(25_000_000));
+        clock.begin(0, exact(60_000_000, 3 * SECOND), 0, Some(25_000_000));
         assert_eq!(clock.frequency(), 25_000_000);
         // Another one, with a faster counter: the ticks go on at the first frequency.
-        clock.begin(1, Reading { counter: 5, system: 4 * SECOND }, 0, Some(100_000_000));
+        clock.begin(1, exact(5, 4 * SECOND), 0, Some(100_000_000));
         let (before, _) = clock.reading(5, 4 * SECOND);
         let (after, _) = clock.reading(100_000_005, 5 * SECOND);
         assert_eq!(after - before, 25_000_000);
@@ -278,10 +288,10 @@ mod tests {
     #[test]
     fn counter_that_begins_again_begins_an_era() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, Some(USUAL_FREQUENCY));
+        clock.begin(0, exact(counts(1000), 10 * SECOND), 0, Some(USUAL_FREQUENCY));
         let (told, _) = clock.reading(counts(1001), 11 * SECOND);
         // After a reset of the GPU, or the machine's sleep.
-        clock.begin(0, Reading { counter: counts(1), system: 13 * SECOND }, 0, Some(USUAL_FREQUENCY));
+        clock.begin(0, exact(counts(1), 13 * SECOND), 0, Some(USUAL_FREQUENCY));
         let (next, _) = clock.reading(counts(2), 14 * SECOND);
         assert_eq!((clock.eras.len(), next - told), (2, counts(3)));
     }
@@ -289,24 +299,19 @@ mod tests {
     #[test]
     fn counts_of_earlier_eras_are_converted_as_they_were_then() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, TOLD);
+        clock.begin(0, exact(counts(1000), 10 * SECOND), 0, TOLD);
         let time = |clock: &Clock, counter, now| clock.time(clock.ticks(counter, now));
         assert_eq!(time(&clock, counts(1002), 12 * SECOND), 12 * SECOND);
         // The same moment, as a lock that is undone sees it.
-        clock.begin(1, Reading { counter: counts(1003), system: 13 * SECOND }, 0, TOLD);
+        clock.begin(1, exact(counts(1003), 13 * SECOND), 0, TOLD);
         assert_eq!(clock.eras.len(), 1);
         // The process was away for a minute by the agent's counter, and for no time by its own clock.
-        clock.begin(
-            2,
-            Reading { counter: counts(1063), system: 13 * SECOND },
-            -60 * SECOND.cast_signed(),
-            None,
-        );
+        clock.begin(2, exact(counts(1063), 13 * SECOND), -60 * SECOND.cast_signed(), None);
         assert_eq!(time(&clock, counts(1002), 14 * SECOND), 12 * SECOND);
         assert_eq!(time(&clock, counts(1064), 14 * SECOND), 14 * SECOND);
         let older = clock.ticks(counts(1064), 14 * SECOND);
         // On another machine, which was started later.
-        clock.begin(3, Reading { counter: counts(7), system: 15 * SECOND }, -60 * SECOND.cast_signed(), TOLD);
+        clock.begin(3, exact(counts(7), 15 * SECOND), -60 * SECOND.cast_signed(), TOLD);
         assert_eq!(time(&clock, counts(1002), 16 * SECOND), 12 * SECOND);
         assert_eq!(time(&clock, counts(1064), 16 * SECOND), 14 * SECOND);
         assert_eq!(time(&clock, counts(8), 16 * SECOND), 16 * SECOND);
@@ -320,13 +325,13 @@ mod tests {
     #[test]
     fn ticks_go_on_over_restores_at_the_first_frequency() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, None);
+        clock.begin(0, exact(counts(1000), 10 * SECOND), 0, None);
         assert_eq!(clock.reading(counts(1001), 11 * SECOND), (counts(1001), 11 * SECOND));
         // To a machine whose counter is far behind, and another's is faster.
         let ahead = -100 * SECOND.cast_signed();
-        clock.begin(1, Reading { counter: counts(5), system: 12 * SECOND }, ahead, None);
+        clock.begin(1, exact(counts(5), 12 * SECOND), ahead, None);
         assert_eq!(clock.reading(counts(6), 113 * SECOND), (counts(1003), 13 * SECOND));
-        clock.begin(1, Reading { counter: counts(9), system: 14 * SECOND }, ahead, None);
+        clock.begin(1, exact(counts(9), 14 * SECOND), ahead, None);
         assert_eq!((clock.eras.len(), clock.frequency()), (3, USUAL_FREQUENCY));
         let (ticks, _) = clock.reading(counts(11), 115 * SECOND);
         // It counted 4 s' worth in 2 s: from the comparison on that is known, and the ticks told before stand.
@@ -337,10 +342,10 @@ mod tests {
     #[test]
     fn clock_never_goes_back() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: counts(1000), system: 10 * SECOND }, 0, None);
+        clock.begin(0, exact(counts(1000), 10 * SECOND), 0, None);
         // A counter that is a little fast: it has told more than the next era begins with.
         let (told, _) = clock.reading(counts(1001) + 1_000, 11 * SECOND);
-        clock.begin(1, Reading { counter: 0, system: 11 * SECOND }, -SECOND.cast_signed(), None);
+        clock.begin(1, exact(0, 11 * SECOND), -SECOND.cast_signed(), None);
         let (next, _) = clock.reading(0, 12 * SECOND);
         assert!(next >= told, "{next} {told}");
         // Two threads' readings in the other order.
@@ -351,17 +356,17 @@ mod tests {
     #[test]
     fn clock_that_drifts_or_has_another_frequency_has_not_jumped() {
         let mut clock = Clock::default();
-        clock.begin(0, Reading { counter: 0, system: SECOND }, 0, None);
+        clock.begin(0, exact(0, SECOND), 0, None);
         // 25 MHz: a guess until it is measured.
-        clock.begin(0, Reading { counter: 1_250_000, system: SECOND + SECOND / 20 }, 0, None);
-        clock.begin(0, Reading { counter: 50_000_000, system: 3 * SECOND }, 0, None);
+        clock.begin(0, exact(1_250_000, SECOND + SECOND / 20), 0, None);
+        clock.begin(0, exact(50_000_000, 3 * SECOND), 0, None);
         assert_eq!((clock.eras.len(), clock.frequency()), (1, 25_000_000));
         // Ten minutes later, at 20 parts in a million.
         let (ticks, time) = (600 * 25_000_000, 600 * SECOND + 12_000_000);
-        clock.begin(0, Reading { counter: 50_000_000 + ticks, system: 3 * SECOND + time }, 0, None);
+        clock.begin(0, exact(50_000_000 + ticks, 3 * SECOND + time), 0, None);
         assert_eq!(clock.eras.len(), 1);
         // A second on, by a minute of the agent's.
-        let jumped = Reading { counter: 50_000_000 + ticks + 60 * 25_000_000, system: 4 * SECOND + time };
+        let jumped = exact(50_000_000 + ticks + 60 * 25_000_000, 4 * SECOND + time);
         clock.begin(1, jumped, 0, None);
         assert_eq!(clock.eras.len(), 2);
     }
@@ -371,15 +376,31 @@ mod tests {
         let mut clock = Clock::default();
         for era in 0..2 * ERAS as u32 {
             let at = u64::from(era);
-            clock.begin(
-                era,
-                Reading { counter: at << 40, system: at * SECOND },
-                (at * SECOND).cast_signed(),
-                None,
-            );
+            clock.begin(era, exact(at << 40, at * SECOND), (at * SECOND).cast_signed(), None);
         }
         assert_eq!(clock.eras.len(), ERAS);
         // What is older than all that is remembered.
         assert!(clock.ticks(1 << 40, 0) < clock.latest);
+    }
+
+    #[test]
+    fn counts_after_a_restore_are_of_its_era_though_its_reading_was_interrupted() {
+        let mut clock = Clock::default();
+        clock.begin(0, exact(counts(1000), 10 * SECOND), 0, TOLD);
+        // 6 ms passed between the counter and the clock.
+        let late = |counter, system, unsure| Reading { counter, system: system + 6_000_000, unsure };
+        let away = -60 * SECOND.cast_signed();
+        clock.begin(1, late(counts(1063), 13 * SECOND, 7_000_000), away, TOLD);
+        assert_eq!(clock.eras.len(), 2);
+        let (read, _) = clock.reading(counts(1064), 74 * SECOND);
+        let told = clock.ticks(counts(1064), 14 * SECOND);
+        assert_eq!(told, read);
+        // The next reading is not so bad, and is no jump of the clock.
+        let better = away + 5_000_000;
+        clock.begin(1, exact(counts(1065), 15 * SECOND), better, TOLD);
+        assert_eq!((clock.eras.len(), clock.time(clock.ticks(counts(1066), 16 * SECOND))), (2, 16 * SECOND));
+        // A worse one is no comparison.
+        clock.begin(1, late(counts(1067), 17 * SECOND, 7_000_000), better, TOLD);
+        assert_eq!((clock.eras.len(), clock.time(clock.ticks(counts(1068), 18 * SECOND))), (2, 18 * SECOND));
     }
 }

@@ -28,6 +28,10 @@ use super::signal::live::SignalLive;
 pub const SYSTEM_FREQUENCY: u64 = 1_000_000_000;
 /// Readings of which the quickest tells how far the driver's clock is behind the process's.
 const READINGS: usize = 5;
+/// As many at most, where other work leaves the process no time for a quick one.
+const MOST_READINGS: usize = 20;
+/// Nanoseconds of a quick one.
+const QUICK: u64 = 500_000;
 
 /// The system's clock of this process: nanoseconds of CLOCK_BOOTTIME. Goes on over a restore where it stood at the checkpoint.
 pub fn now() -> u64 {
@@ -185,23 +189,26 @@ impl Stamps {
 /// The quickest of several readings, and how far the process's clock is ahead of the driver's, nanoseconds: that of a process
 /// with time of its own.
 fn read(on: &Device, agent: AgentIndex) -> Result<(Reading, i64), DeviceError> {
-    let one = || -> Result<(u64, Reading, i64), DeviceError> {
+    let one = || -> Result<(Reading, i64), DeviceError> {
         let before = now();
         let ClockCounters { gpu, system, .. } = on.clocks(agent)?;
         let after = now();
         let took = after.saturating_sub(before);
         let middle = (before + took / 2).wrapping_sub(system).cast_signed();
         let ahead = if (before..=after).contains(&system) { 0 } else { middle };
-        Ok((took, Reading { counter: gpu, system: system.saturating_add_signed(ahead) }, ahead))
+        Ok((Reading { counter: gpu, system: system.saturating_add_signed(ahead), unsure: took }, ahead))
     };
-    let mut best = one()?;
-    for _ in 1..READINGS {
+    let (mut best, mut ahead) = one()?;
+    for readings in 1..MOST_READINGS {
+        if readings >= READINGS && best.unsure < QUICK {
+            break;
+        }
         let another = one()?;
-        if another.0 < best.0 {
-            best = another;
+        if another.0.unsure < best.unsure {
+            (best, ahead) = another;
         }
     }
-    Ok((best.1, best.2))
+    Ok((best, ahead))
 }
 
 #[cfg(test)]
@@ -215,7 +222,7 @@ mod tests {
             let system = (u64::from(restores) + 1) * SYSTEM_FREQUENCY;
             clocks[0].lock().begin(
                 restores,
-                Reading { counter, system },
+                Reading { counter, system, unsure: 0 },
                 counter.cast_signed(),
                 Some(1_000_000),
             );
