@@ -124,14 +124,25 @@ fn is_stopped_with_its_code_in(pid: i32) -> bool {
     };
     let criu = Pid::from_raw(tracer);
     let _ = signal::kill(criu, Signal::SIGSTOP);
+    // What was told to execute the code does so until its trap.
+    (0..100).take_while(|_| read("syscall").starts_with("running")).for_each(drop);
     let maps = read("maps");
     let start = maps.lines().find(|line| line.contains(" r-xp ")).and_then(|line| line.split_once('-'));
     let start = start.and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
-    let (mut code, memory) = ([0; 3], fs::File::open(format!("/proc/{pid}/mem")));
-    // System call and trap, as in compel's infect.c.
-    let is_there = start.zip(memory.ok()).is_some_and(|(start, memory)| {
-        memory.read_exact_at(&mut code, start).is_ok() && code == [0x0f, 0x05, 0xcc]
-    });
+    // The last of what is said of a thread that is stopped, where it goes on.
+    let at = read("syscall")
+        .split_whitespace()
+        .last()
+        .and_then(|at| u64::from_str_radix(at.strip_prefix("0x")?, 16).ok());
+    // System call and traps, as in compel's infect.c.
+    let is_code = |start: u64| {
+        let mut code = [0; 3];
+        let memory = fs::File::open(format!("/proc/{pid}/mem"));
+        memory.is_ok_and(|memory| memory.read_exact_at(&mut code, start).is_ok())
+            && code == [0x0f, 0x05, 0xcc]
+    };
+    let is_there =
+        start.zip(at).is_some_and(|(start, at)| (start..start + 8).contains(&at) && is_code(start));
     if !is_there {
         let _ = signal::kill(criu, Signal::SIGCONT);
     }
@@ -161,7 +172,7 @@ fn criu_that_is_killed_while_its_code_is_in_the_program_is_told_as_the_end_of_it
         let when = |program: &Program, _| {
             let begun = Instant::now();
             while begun.elapsed() < LONG && !is_stopped_with_its_code_in(program.pid()) {
-                sleep(Duration::from_micros(100));
+                std::thread::yield_now();
             }
         };
         let fates = kill_in_checkpoints(4, true, when, criu_of);
