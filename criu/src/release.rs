@@ -20,8 +20,6 @@ use stasis::checkpoint::Process;
 
 /// How often it is tried.
 const AGAIN: Duration = Duration::from_millis(1);
-/// The tracer of a task that has none (`TracerPid`).
-const NOBODY: i32 = 0;
 /// The name of the memfd by which CRIU's code comes into a task (compel's `infect-priv.h`).
 const CODE_NAME: &str = "/memfd:CRIUMFD";
 /// `code_syscall` of compel for x86-64: syscall, int3.
@@ -59,9 +57,12 @@ pub(crate) fn release(criu: Process, limit: Duration) -> bool {
 /// Waits, at most until `until`, until a task whose CRIU was killed has ended, or nothing of CRIU is in it: one that was killed while
 /// its code was there has the task end a moment later, by the trap behind that code.
 pub(crate) fn settle(task: Process, until: Instant) {
-    // One that is about to end has no mappings any more.
-    let goes_on = || has_mappings(task.pid) && is_untouched(task.pid, NOBODY).unwrap_or(false);
-    while task.is_alive() && !goes_on() && Instant::now() < until {
+    let goes_on = || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", task.pid))?;
+        // One that is about to end has no mappings any more.
+        Ok::<_, io::Error>(!maps.is_empty() && is_without_code(task.pid, &maps)?)
+    };
+    while task.is_alive() && !goes_on().unwrap_or(false) && Instant::now() < until {
         std::thread::sleep(AGAIN);
     }
 }
@@ -98,18 +99,20 @@ fn is_traced_by(directory: &str, tracer: i32) -> bool {
     found.is_some_and(|found| found.trim().parse() == Ok(tracer))
 }
 
-/// Whether nothing of CRIU is in a task, and none of its threads that `tracer` traces executes anything now.
+/// Whether nothing of CRIU is in a task, none of whose threads executes anything now.
 fn is_untouched(pid: i32, tracer: i32) -> io::Result<bool> {
-    if tracer != NOBODY {
-        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let directory = thread?.path().display().to_string();
-            let is_still = matches!(state(&format!("{directory}/stat")), Some('t' | 'Z' | 'X') | None);
-            if !is_still && is_traced_by(&directory, tracer) {
-                return Ok(false);
-            }
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let directory = thread?.path().display().to_string();
+        let is_still = matches!(state(&format!("{directory}/stat")), Some('t' | 'Z' | 'X') | None);
+        if !is_still && is_traced_by(&directory, tracer) {
+            return Ok(false);
         }
     }
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    is_without_code(pid, &fs::read_to_string(format!("/proc/{pid}/maps"))?)
+}
+
+/// Whether no code of CRIU is in a task with these mappings.
+fn is_without_code(pid: i32, maps: &str) -> io::Result<bool> {
     if maps.contains(CODE_NAME) {
         return Ok(false);
     }
@@ -119,15 +122,11 @@ fn is_untouched(pid: i32, tracer: i32) -> io::Result<bool> {
     if fs::read_dir(format!("/proc/{pid}/fd"))?.flatten().any(has_code) {
         return Ok(false);
     }
-    let Some(start) = first_executable(&maps) else { return Ok(true) };
+    let Some(start) = first_executable(maps) else { return Ok(true) };
     // The system call, and behind it the name of the memfd.
     let mut bytes = [0; 16];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, start)?;
     Ok(bytes[..8] != CODE_SYSCALL && bytes[8..] != CODE_ARGUMENT)
-}
-
-fn has_mappings(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.is_empty())
 }
 
 /// Where the first executable mapping begins.

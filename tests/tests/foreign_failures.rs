@@ -23,10 +23,10 @@ use stasis_tests::worker::{is_alive, kill, refused, succeeded, wait_until};
 
 /// Instants of a test unless more are asked for.
 const SAMPLE: u64 = 6;
-/// TIMEOUT: how long a checkpoint may take until CRIU's code is in the program.
-const LONG: Duration = Duration::from_secs(60);
 /// Places of damage likewise, for each instant.
 const PLACES: u64 = 15;
+/// TIMEOUT: how long a checkpoint may take until CRIU's code is in the program.
+const LONG: Duration = Duration::from_secs(60);
 
 fn wanted() -> u64 {
     setting("STASIS_FOREIGN").unwrap_or(SAMPLE)
