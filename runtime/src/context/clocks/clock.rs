@@ -60,6 +60,11 @@ impl Relation {
         scaled(self.anchor.counter, distance(self.anchor.system, time), self.frequency, SYSTEM_FREQUENCY)
     }
 
+    /// Nanoseconds by which it may be off so long after its reading.
+    fn unsure(&self, after: u64) -> u64 {
+        self.anchor.unsure.saturating_add(after / DRIFT)
+    }
+
     /// The relation after another reading, of the frequency that the driver `told` or that the two readings tell.
     fn after(self, now: Reading, told: Option<u64>) -> Self {
         let Self { anchor, frequency } = self;
@@ -69,7 +74,7 @@ impl Relation {
             return self;
         };
         // A reading that was interrupted for longer than the clocks can have drifted apart tells less than the one before.
-        if time < COMPARED_FOR || now.unsure > anchor.unsure.saturating_add(time / DRIFT) {
+        if time < COMPARED_FOR || now.unsure > self.unsure(time) {
             return Self { anchor, frequency: told.unwrap_or(frequency) };
         }
         Self { anchor: now, frequency: told.or_else(|| measured(counts, time)).unwrap_or(frequency) }
@@ -107,8 +112,9 @@ impl Era {
             return false;
         };
         let off = self.relation.time(now.counter).abs_diff(now.system);
-        let unsure = UNSURE.saturating_add(anchor.unsure).saturating_add(now.unsure);
-        self.ahead.abs_diff(ahead) < unsure && (!self.is_known || off < unsure.saturating_add(time / DRIFT))
+        let unsure = UNSURE.saturating_add(now.unsure);
+        self.ahead.abs_diff(ahead) < unsure.saturating_add(anchor.unsure)
+            && (!self.is_known || off < unsure.saturating_add(self.relation.unsure(time)))
     }
 
     /// The ticks, of which there are `frequency` in a second, when the counter says this.
@@ -202,8 +208,8 @@ impl Clock {
 
     fn era_of(&self, counter: u64, now: u64) -> Option<&Era> {
         let (current, earlier) = self.eras.split_last()?;
-        let Reading { system, unsure, .. } = current.relation.anchor;
-        let unsure = UNSURE.saturating_add(unsure).saturating_add(now.saturating_sub(system) / DRIFT);
+        let age = now.saturating_sub(current.relation.anchor.system);
+        let unsure = UNSURE.saturating_add(current.relation.unsure(age));
         if counter >= current.counter && current.relation.time(counter) <= now.saturating_add(unsure) {
             return Some(current);
         }
