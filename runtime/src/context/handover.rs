@@ -75,7 +75,7 @@ pub fn try_put_device(
 pub fn put_device(context: &Arc<Context>, closed: &mut Closed, device: Arc<Device>) -> Result<(), TakeError> {
     context.device.set(closed, Some(Arc::clone(&device)));
     context.host_writes.set_pages(closed, device.hdp_pages()?);
-    // Whoever had the device last may have written, as a restore does.
+    // The process that had the device before may have written, as a restore does.
     context.host_writes.note(Written::ANY);
     device.reset_event(context.wake.id.load(Ordering::Relaxed))?;
     start(context, device).map(|watch| *context.watch.lock() = Some(watch)).map_err(TakeError::Thread)

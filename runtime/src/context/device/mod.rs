@@ -5,8 +5,8 @@
 //! entry, asks the driver, and fills the entry's kernel-side fields; the public API and checkpoint/restore call the
 //! same functions, there is no second way to make an object.
 //!
-//! Who needs the device for one call borrows it under a pass ([`crate::context::Context::device`]). Who sleeps in it
-//! clones the `Arc` and drops it on waking; [`Device::reclaim`] gets them all out.
+//! A call borrows the device under a pass ([`crate::context::Context::device`]). A thread that sleeps in the driver holds a clone of
+//! the `Arc` until it wakes; [`Device::reclaim`] wakes all of them.
 
 mod bo;
 mod event;
@@ -208,7 +208,7 @@ impl Device {
         self.kfd.criu_resume(pid).map_err(ioctl("the end of a restore"))
     }
 
-    /// Who answers.
+    /// The way to the driver that answers the ioctls.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }

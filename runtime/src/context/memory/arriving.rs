@@ -82,7 +82,7 @@ struct Origin {
     buffers: Arc<BTreeMap<u64, (BoKey, u64)>>,
 }
 
-/// Who fills buffers for a call that has passed the gate.
+/// The filling of buffers by a thread whose call has passed the gate.
 struct Filling<'c> {
     context: &'c Context,
     pass: &'c Pass<'c>,

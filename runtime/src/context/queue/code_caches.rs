@@ -119,7 +119,7 @@ fn invalidate(context: &Context, pass: &Pass<'_>, info: &AgentInfo) -> Result<()
         .map_err(CodeCacheError::from)?;
     let done = submit(pass, &queue.live).and_then(|()| await_end(context, pass, &queue.live));
     let destroy = || destroy_queue(context, pass, queue.key, &queue.live);
-    // Nobody else could try again.
+    // No other code knows this queue, so that it is tried again here.
     if let Err(error) = destroy().or_else(|_| destroy()) {
         tracing::warn!(target: "queues", %error, queue = %queue.key, "the queue of an invalidation could not be destroyed");
     }

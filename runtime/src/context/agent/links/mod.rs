@@ -191,7 +191,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Who reaches whose memory: the agents, then the host's NUMA nodes.
+/// The links over which each place reaches the memory of each other: the agents, then the host's NUMA nodes.
 ///
 /// As text it is a table: a row's place reaches the memory of the column's over what is in the cell, with its weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
