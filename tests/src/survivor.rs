@@ -183,6 +183,7 @@ impl Survivor {
             let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             !fs::exists(format!("/proc/{pid}")).unwrap_or(true)
         });
+        reap_keepers();
     }
 
     /// The end of its log, and what the system and its agent report, for a failed test.
@@ -199,5 +200,19 @@ impl Survivor {
             lines[lines.len().saturating_sub(5)..].join("\n"),
             status.join("\n")
         )
+    }
+}
+
+/// Reaps the keepers that have ended: orphans of the worker, two of each of its lives. Ten thousand generations would leave
+/// more than there are pids, and every look through `/proc` would take longer.
+fn reap_keepers() {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    for list in tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok()) {
+        for pid in list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if name.trim_end() == "stasis-keeper" {
+                let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+            }
+        }
     }
 }

@@ -205,8 +205,9 @@ const WHERE_KERNELS_DIFFER: &str =
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
 /// the output.
 pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Result<()> {
-    // The integration tests start softgpud, stasis and the examples from where cargo puts them.
-    cargo(&["build", "--workspace", "--locked"], installed)?;
+    // The integration tests start softgpud, stasis and the examples from where cargo puts them. With the tests in one
+    // build: without them dependencies have fewer features, and a third of them would be compiled twice.
+    cargo(&["build", "--workspace", "--all-targets", "--locked"], installed)?;
     hsa::link("debug")?;
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
