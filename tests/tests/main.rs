@@ -40,6 +40,7 @@ mod memory;
 mod network;
 mod orders;
 mod p2p;
+mod package;
 mod parent;
 mod plugin;
 mod plugin_foreign;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::hsa;
 use crate::setup::{self, Installed};
+use crate::wheel;
 
 /// The programs the demo runs.
 #[derive(Debug)]
@@ -209,6 +210,8 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     // build: without them dependencies have fewer features, and a third of them would be compiled twice.
     cargo(&["build", "--workspace", "--all-targets", "--locked"], installed)?;
     hsa::link("debug")?;
+    let package = setup::package(&wheel::build(true, installed)?)?;
+    let package = package.display().to_string();
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
         check_models(installed)?;
@@ -218,7 +221,7 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     all.extend(arguments.iter().map(String::as_str));
     // The first lines of a failure give the reason. Backtraces are switched off: they would hide it under frames of the
     // runner, and of programs in containers, which have no symbols.
-    let mut environment = vec![("RUST_BACKTRACE", "0")];
+    let mut environment = vec![("RUST_BACKTRACE", "0"), ("STASIS_PACKAGE_PYTHON", &package)];
     if installed.clients.is_none() {
         environment.push(("STASIS_WITHOUT_CLIENTS", "1"));
     }

@@ -173,6 +173,26 @@ pub fn typos() -> Result<PathBuf> {
     python::typos(&private)
 }
 
+/// What builds the Python package, installed if it is not there.
+///
+/// # Errors
+/// It cannot be installed.
+pub fn maturin() -> Result<PathBuf> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    python::maturin(&private)
+}
+
+/// A Python with a wheel of the package and what its tests need, installed where they are missing.
+///
+/// # Errors
+/// They cannot be installed.
+pub fn package(wheel: &Path) -> Result<PathBuf> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    python::package(&private, wheel)
+}
+
 /// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.
 ///
 /// # Errors

@@ -22,6 +22,10 @@ const TRITON: &str = include_str!("pinned/triton.txt");
 const CLIENTS: &str = include_str!("pinned/clients.txt");
 /// The peers in the benchmarks of the embedding server.
 const BENCH: &str = include_str!("pinned/bench.txt");
+/// What builds the Python package.
+const WHEEL: &str = include_str!("pinned/wheel.txt");
+/// What the Python package needs, and its tests are run with.
+const PACKAGE: &str = include_str!("pinned/package.txt");
 /// What looks for misspelt words.
 const CHECKS: &str = include_str!("pinned/checks.txt");
 
@@ -71,6 +75,30 @@ pub fn bench(private: &Path) -> Result<PathBuf> {
         "the peer onnxruntime and what it needs, 8 packages, 49 MB",
         "with --without-model",
     )
+}
+
+/// The program `maturin`, in an environment made at `private`/wheel-python if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn maturin(private: &Path) -> Result<PathBuf> {
+    let what = "maturin, which builds the Python package, 1 package, 9 MB";
+    let python = environment(&private.join("wheel-python"), WHEEL, what, "without `cargo xtask wheel`")?;
+    Ok(python.with_file_name("maturin"))
+}
+
+/// A Python that has `wheel` and what its tests need and nothing else, made at `private`/package-python if it is not there.
+///
+/// # Errors
+/// As [`client`]; the wheel could not be installed.
+pub fn package(private: &Path, wheel: &Path) -> Result<PathBuf> {
+    let what = "numpy, pytest and mypy for the tests of the Python package, 12 packages, 35 MB";
+    let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
+    let mut pip = Command::new(&python);
+    pip.args(["-I", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+    // A file of the same version replaces the one before.
+    process::output(pip.args(["--no-deps", "--no-index", "--force-reinstall"]).arg(wheel))?;
+    Ok(python)
 }
 
 /// The program `typos`, in an environment made at `private`/checks if it is not there.
@@ -155,7 +183,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned_and_hashed_and_names_no_host() {
-        for text in [CLIENT, TRITON, CLIENTS, BENCH, super::super::model::WHEEL] {
+        for text in [CLIENT, TRITON, CLIENTS, BENCH, WHEEL, PACKAGE, super::super::model::WHEEL] {
             let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
             let mut unhashed = None;
             for line in &lines {

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffers: device memory with the shape and type of elements that numpy gives arrays.
+//!
+//! INVARIANT: `shape` and `dtype` describe exactly the bytes of the memory, which has one address for its whole life.
+
+pub mod view;
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+use stasis::{PoolKind, Transfer};
+
+use self::view::View;
+use crate::device::{Device, runtime};
+use crate::dlpack;
+use crate::error;
+use crate::memory::Memory;
+use crate::process;
+use crate::wait;
+
+/// numpy, imported when it is first used.
+fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind)).map(|numpy| numpy.bind(py))
+}
+
+fn pool(name: &str) -> PyResult<PoolKind> {
+    match name {
+        "vram" => Ok(PoolKind::Vram),
+        "host" => Ok(PoolKind::Gtt),
+        _ => Err(PyValueError::new_err(format!("Memory {name:?} is unknown: give \"vram\" or \"host\""))),
+    }
+}
+
+/// Waits for a copy or a fill.
+fn finish(py: Python<'_>, transfer: &Transfer) -> PyResult<()> {
+    wait::interruptible(py, None, |time| transfer.signal().wait_done(time))?;
+    // What failed otherwise than by its queue.
+    py.detach(|| transfer.wait(None)).map_err(|found| error::copy(&found))
+}
+
+/// The elements of a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Elements {
+    /// Lengths of the dimensions; the last one's elements lie beside each other.
+    pub shape: Vec<usize>,
+    /// Their type in numpy's notation, such as `<f4`.
+    pub typestr: String,
+    /// Bytes of one.
+    pub bytes: usize,
+}
+
+impl Elements {
+    /// Of a numpy dtype, or what numpy makes one of; and that dtype if it is a structure's.
+    fn new(
+        py: Python<'_>,
+        shape: Vec<usize>,
+        dtype: &Bound<'_, PyAny>,
+    ) -> PyResult<(Self, Option<Py<PyAny>>)> {
+        let dtype = numpy(py)?.call_method1("dtype", (dtype,))?;
+        if dtype.getattr("hasobject")?.extract()? {
+            return Err(PyTypeError::new_err(
+                "Python objects cannot be in a buffer: give an array of numbers",
+            ));
+        }
+        let (typestr, bytes) = (dtype.getattr("str")?.extract()?, dtype.getattr("itemsize")?.extract()?);
+        let is_structure = !dtype.getattr("names")?.is_none();
+        Ok((Self { shape, typestr, bytes }, is_structure.then(|| dtype.unbind())))
+    }
+
+    /// Bytes without a type.
+    fn untyped(bytes: u64) -> PyResult<Self> {
+        let bytes = usize::try_from(bytes)?;
+        Ok(Self { shape: vec![bytes], typestr: "|u1".to_owned(), bytes: 1 })
+    }
+
+    fn total(&self) -> PyResult<u64> {
+        let all = self.shape.iter().try_fold(self.bytes, |bytes, length| bytes.checked_mul(*length));
+        let too_many = || {
+            PyValueError::new_err(format!("Shape {:?} has more bytes than there are addresses", self.shape))
+        };
+        all.map(|bytes| bytes as u64).ok_or_else(too_many)
+    }
+}
+
+/// One length, or several.
+fn shape(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    given.extract::<usize>().map(|length| vec![length]).or_else(|_| given.extract())
+}
+
+/// Device memory.
+#[pyclass(frozen, module = "stasis", weakref)]
+#[derive(Debug)]
+pub struct Buffer {
+    memory: Arc<Memory>,
+    elements: Elements,
+    /// The type of its elements, of which numpy's notation says too little: they are structures.
+    structure: Option<Py<PyAny>>,
+    device: Py<Device>,
+}
+
+impl Buffer {
+    fn allocate(
+        py: Python<'_>,
+        device: Py<Device>,
+        (elements, structure): (Elements, Option<Py<PyAny>>),
+        memory: &str,
+    ) -> PyResult<Self> {
+        process::check()?;
+        let kind = pool(memory)?;
+        let memory = Memory::allocate(py, device.get().agent(), kind, elements.total()?)?;
+        Ok(Self { memory: Arc::new(memory), elements, structure, device })
+    }
+
+    /// Memory of another kind for what it has.
+    fn like(&self, py: Python<'_>, device: Py<Device>, memory: &str) -> PyResult<Self> {
+        let structure = self.structure.as_ref().map(|dtype| dtype.clone_ref(py));
+        Self::allocate(py, device, (self.elements.clone(), structure), memory)
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Its elements.
+    pub fn elements(&self) -> &Elements {
+        &self.elements
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        self.device.get()
+    }
+
+    /// A numpy array over its memory, which the CPU sees.
+    fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let view = View::new(py, Arc::clone(&self.memory), self.elements.clone())?;
+        if self.memory.kind == PoolKind::Vram {
+            self.device().note_view();
+        }
+        let array = numpy(py)?.call_method1("asarray", (view,))?;
+        match &self.structure {
+            Some(dtype) => array.call_method1("view", (dtype,)),
+            None => Ok(array),
+        }
+    }
+
+    /// Memory of the host for what it has, which the CPU does not see.
+    fn stage(&self, py: Python<'_>) -> PyResult<Self> {
+        self.like(py, self.device.clone_ref(py), "host")
+    }
+
+    fn copy_from(&self, py: Python<'_>, other: &Self) -> PyResult<()> {
+        let bytes = self.memory.buffer.len();
+        if other.memory.buffer.len() != bytes {
+            return Err(PyValueError::new_err(format!(
+                "A buffer of {} bytes cannot be copied to one of {bytes}",
+                other.memory.buffer.len()
+            )));
+        }
+        let (to, from) = (self.memory.buffer.span(0, bytes), other.memory.buffer.span(0, bytes));
+        let runtime = runtime(py)?;
+        let copied = py.detach(|| runtime.copy(to, from, &[])).map_err(|found| error::copy(&found))?;
+        finish(py, &copied)
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    #[new]
+    #[pyo3(signature = (device, nbytes, *, memory="vram"))]
+    fn new(py: Python<'_>, device: Py<Device>, nbytes: u64, memory: &str) -> PyResult<Self> {
+        Self::allocate(py, device, (Elements::untyped(nbytes)?, None), memory)
+    }
+
+    /// A buffer with the shape, type and contents of an array.
+    #[staticmethod]
+    #[pyo3(signature = (device, array, *, memory="vram"))]
+    fn from_numpy(
+        py: Python<'_>,
+        device: Py<Device>,
+        array: &Bound<'_, PyAny>,
+        memory: &str,
+    ) -> PyResult<Self> {
+        let array = numpy(py)?.call_method1("asarray", (array,))?;
+        let elements = Elements::new(py, array.getattr("shape")?.extract()?, &array.getattr("dtype")?)?;
+        let buffer = Self::allocate(py, device, elements, memory)?;
+        buffer.write(py, &array)?;
+        Ok(buffer)
+    }
+
+    /// A buffer of this shape, with what its memory has.
+    #[staticmethod]
+    #[pyo3(signature = (device, shape, dtype=None, *, memory="vram"))]
+    fn empty(
+        py: Python<'_>,
+        device: Py<Device>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        memory: &str,
+    ) -> PyResult<Self> {
+        let shape = self::shape(shape)?;
+        let elements = match dtype {
+            Some(dtype) => Elements::new(py, shape, dtype)?,
+            None => (Elements { shape, typestr: "<f4".to_owned(), bytes: 4 }, None),
+        };
+        Self::allocate(py, device, elements, memory)
+    }
+
+    /// A buffer of this shape, all zeros.
+    #[staticmethod]
+    #[pyo3(signature = (device, shape, dtype=None, *, memory="vram"))]
+    fn zeros(
+        py: Python<'_>,
+        device: Py<Device>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        memory: &str,
+    ) -> PyResult<Self> {
+        let buffer = Self::empty(py, device, shape, dtype, memory)?;
+        buffer.fill(py, 0)?;
+        Ok(buffer)
+    }
+
+    /// A buffer with the contents of a tensor of another library, whose memory the CPU sees.
+    #[staticmethod]
+    #[pyo3(signature = (device, tensor, *, memory="vram"))]
+    fn from_dlpack(
+        py: Python<'_>,
+        device: Py<Device>,
+        tensor: &Bound<'_, PyAny>,
+        memory: &str,
+    ) -> PyResult<Self> {
+        if let Ok(buffer) = tensor.cast::<Self>() {
+            let buffer = buffer.get();
+            let copy = buffer.like(py, device, memory)?;
+            buffer.memory.settle(py)?;
+            copy.copy_from(py, buffer)?;
+            return Ok(copy);
+        }
+        let array = numpy(py)?.call_method1("from_dlpack", (tensor,))?;
+        Self::from_numpy(py, device, &array, memory)
+    }
+
+    /// Its contents, when the launches that were given it have completed: a view where the CPU sees the memory, a copy otherwise.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.memory.settle(py)?;
+        if self.memory.buffer.is_visible() {
+            return self.array(py);
+        }
+        let stage = self.stage(py)?;
+        stage.copy_from(py, self)?;
+        stage.array(py)
+    }
+
+    /// Copies an array of its shape into it, or one that numpy makes it of, when everything that was submitted has
+    /// completed.
+    fn write(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.memory.settle(py)?;
+        if self.memory.buffer.is_visible() {
+            return numpy(py)?.call_method1("copyto", (self.array(py)?, array)).map(drop);
+        }
+        let stage = self.stage(py)?;
+        stage.write(py, array)?;
+        self.copy_from(py, &stage)
+    }
+
+    /// Has each of its bytes be `value`, when the launches that were given it have completed.
+    fn fill(&self, py: Python<'_>, value: u8) -> PyResult<()> {
+        self.memory.settle(py)?;
+        let (buffer, runtime) = (&self.memory.buffer, runtime(py)?);
+        let filled = py.detach(|| runtime.fill(buffer.span(0, buffer.len()), &[value], &[]));
+        finish(py, &filled.map_err(|found| error::copy(&found))?)
+    }
+
+    /// Its address, the same for the CPU and the device for its whole life, over restores too.
+    fn data_ptr(&self) -> u64 {
+        self.memory.buffer.va()
+    }
+
+    /// Gives its memory back, once launches that were given it have completed; otherwise that happens when nothing names it
+    /// any more.
+    #[pyo3(signature = (timeout=None))]
+    fn free(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        process::check()?;
+        self.memory.free(py, wait::timeout(timeout)?)
+    }
+
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.memory.buffer.len()
+    }
+
+    #[getter]
+    #[pyo3(name = "shape")]
+    fn py_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.elements.shape)
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.structure {
+            Some(dtype) => Ok(dtype.bind(py).clone()),
+            None => numpy(py)?.call_method1("dtype", (&self.elements.typestr,)),
+        }
+    }
+
+    #[getter]
+    #[pyo3(name = "memory")]
+    fn py_memory(&self) -> &'static str {
+        match self.memory.kind {
+            PoolKind::Vram | PoolKind::FineVram => "vram",
+            PoolKind::Gtt | PoolKind::Kernarg => "host",
+        }
+    }
+
+    #[getter]
+    #[pyo3(name = "device")]
+    fn py_device(&self, py: Python<'_>) -> Py<Device> {
+        self.device.clone_ref(py)
+    }
+
+    #[getter]
+    fn is_host_visible(&self) -> bool {
+        self.memory.buffer.is_visible()
+    }
+
+    fn __dlpack_device__(&self) -> (i32, usize) {
+        dlpack::device(self)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<&Bound<'py, PyAny>>,
+        dl_device: Option<(i32, usize)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = (stream, max_version);
+        self.memory.settle(py)?;
+        dlpack::export(py, self, dl_device, copy)
+    }
+
+    fn __len__(&self) -> usize {
+        self.elements.shape.first().copied().unwrap_or(1)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        match self.memory.buffer.is_alive() {
+            true => self.free(py, None),
+            false => Ok(()),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let Elements { shape, typestr, .. } = &self.elements;
+        let state = if self.memory.buffer.is_alive() { "" } else { ", freed" };
+        format!("<stasis.Buffer {shape:?} {typestr} at {:#x}{state}>", self.data_ptr())
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The memory of a buffer, as its Python object, its views and its kernels' launches share it.
+//!
+//! INVARIANT: memory is not freed while a view of it lives: whoever has an array over it may read it at any time.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use stasis::{Agent, Buffer, FreeError, PoolKind, explain};
+
+use crate::error::{self, DeviceLost, Timeout};
+use crate::process::Held;
+use crate::queue::synchronize_those;
+
+/// A buffer of the runtime, and how many views of it there are.
+#[derive(Debug)]
+pub struct Memory {
+    /// The buffer.
+    pub buffer: Held<Buffer>,
+    /// What its pool is.
+    pub kind: PoolKind,
+    views: AtomicUsize,
+    /// Devices whose queues were given it: bit = index mod 64.
+    used_by: AtomicU64,
+}
+
+impl Memory {
+    /// Allocates `bytes` bytes.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `ValueError` for 0 bytes, `Error`.
+    pub fn allocate(py: Python<'_>, agent: &Agent, kind: PoolKind, bytes: u64) -> PyResult<Self> {
+        let pool = match kind {
+            PoolKind::Vram => agent.vram(),
+            PoolKind::FineVram => agent.fine_vram(),
+            PoolKind::Gtt => agent.host(),
+            PoolKind::Kernarg => agent.kernarg(),
+        };
+        let buffer = py.detach(|| pool.alloc(bytes)).map_err(|found| error::alloc(&found))?;
+        Ok(Self { buffer: Held::new(buffer), kind, views: AtomicUsize::new(0), used_by: AtomicU64::new(0) })
+    }
+
+    /// The address of its memory for a view that begins to live; [`Memory::end_view`] ends it. Contents that are still
+    /// to come after a restore are waited for.
+    ///
+    /// # Errors
+    /// `Error` if the CPU does not see it or it was freed.
+    pub fn begin_view(&self, py: Python<'_>) -> PyResult<usize> {
+        self.views.fetch_add(1, Ordering::AcqRel);
+        let address = py.detach(|| self.buffer.host().map(|guard| guard.as_ptr().addr()));
+        address.map_err(|found| {
+            self.end_view();
+            error::copy(&found)
+        })
+    }
+
+    /// Notes that a launch on a device is given it. Before it is submitted.
+    pub fn note_use(&self, device: usize) {
+        self.used_by.fetch_or(1 << (device % 64), Ordering::Relaxed);
+    }
+
+    /// Waits until all queues of the devices whose launches were given it have completed what was submitted.
+    ///
+    /// # Errors
+    /// `KernelFault` if one of them has stopped, `Error`.
+    pub fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let devices = self.used_by.load(Ordering::Relaxed);
+        synchronize_those(py, None, |device| devices & 1 << (device % 64) != 0)
+    }
+
+    /// A view is gone.
+    pub fn end_view(&self) {
+        self.views.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Gives it back, once packets that were given it have completed.
+    ///
+    /// # Errors
+    /// `BufferError` while views live, `Timeout` if packets have not completed by then, `Error` if it was freed before.
+    pub fn free(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<()> {
+        let views = self.views.load(Ordering::Acquire);
+        if views != 0 {
+            return Err(PyBufferError::new_err(format!(
+                "The buffer is not freed: {views} arrays or tensors are views of it; delete them first"
+            )));
+        }
+        let start = Instant::now();
+        loop {
+            match py.detach(|| self.buffer.free()) {
+                Ok(()) => return Ok(()),
+                Err(found @ FreeError::Pending { .. })
+                    if limit.is_some_and(|limit| start.elapsed() >= limit) =>
+                {
+                    return Err(Timeout::new_err(explain(&found)));
+                }
+                Err(FreeError::Pending { .. }) => py.check_signals()?,
+                Err(found @ FreeError::Lost(_)) => return Err(DeviceLost::new_err(explain(&found))),
+                Err(found) => return Err(error::plain(&found)),
+            }
+        }
+    }
+}

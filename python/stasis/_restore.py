@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Checkpoints of the process, and what is done in a restored copy before it goes on."""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, Literal, TypeVar
+
+from . import _stasis
+
+_Callback = TypeVar("_Callback", bound=Callable[[], object])
+
+_callbacks: list[Callable[[], object]] = []
+
+
+def on_restore(callback: _Callback) -> _Callback:
+    """Have ``callback`` called, without arguments, in a restored copy before :func:`checkpoint` returns there.
+
+    Callbacks are called in the order in which they were given. What one raises, :func:`checkpoint` raises, after the
+    others were called. Usable as a decorator.
+    """
+    _callbacks.append(callback)
+    return callback
+
+
+def checkpoint(
+    directory: str | os.PathLike[str],
+    *,
+    leave_running: bool = True,
+    mode: Literal["drain", "preempt"] = "drain",
+    timeout: float = 10.0,
+) -> _stasis.Checkpoint:
+    """Checkpoint this process. The call returns twice, as ``os.fork`` does: here, and in every restored copy.
+
+    Parameters
+    ----------
+    directory
+        Where the checkpoint is written. It must be empty or not exist.
+    leave_running
+        Whether this process runs on. Otherwise it ends, and the call returns in restored copies only.
+    mode
+        ``"drain"`` waits for the kernels that were launched; ``"preempt"`` stops them in the middle.
+    timeout
+        How long stopping them may take, seconds.
+
+    Returns
+    -------
+    Checkpoint
+        ``restored`` says in which of the two lives the call has returned.
+
+    Raises
+    ------
+    CheckpointError
+        The process was not checkpointed; the text says why. It runs on.
+    """
+    made = _stasis.checkpoint(os.fspath(directory), leave_running=leave_running, mode=mode, timeout=timeout)
+    if made.restored:
+        raised: list[Exception] = []
+        for callback in list(_callbacks):
+            try:
+                callback()
+            except Exception as error:
+                raised.append(error)
+        if raised:
+            raise raised[0]
+    return made

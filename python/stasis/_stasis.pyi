@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The extension module: the runtime's objects."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Literal, Sequence, TypedDict, final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import CapsuleType, Self
+
+__all__: list[str]
+__version__: str
+
+_Shape = int | Sequence[int]
+_Memory = Literal["vram", "host"]
+
+class Error(RuntimeError):
+    """An act of the runtime failed; the text says which, with the numbers, and what to do."""
+
+class OutOfMemory(MemoryError):
+    """An agent has not that much memory left."""
+
+class LoadError(Error):
+    """A code object could not be loaded, or has no such kernel."""
+
+class LaunchError(ValueError):
+    """A launch is not one: its shape or its arguments are wrong. Nothing was submitted."""
+
+class KernelFault(Error):
+    """A kernel faulted, and its queue stopped."""
+
+class DeviceLost(KernelFault):
+    """The device runs nothing of this process any more, after a kernel's memory fault or because it is gone."""
+
+class CheckpointError(Error):
+    """The process was not checkpointed; it runs on."""
+
+class Forked(Error):
+    """The process was forked after the runtime was opened: only the parent has the device."""
+
+class Timeout(TimeoutError):
+    """Time was up before what was waited for came about."""
+
+class _MemoryInfo(TypedDict):
+    total: int
+    available: int
+    held: int
+    peak: int
+
+@final
+class Device:
+    """A GPU, or a software GPU, by its index.
+
+    Parameters
+    ----------
+    index
+        From 0 to ``device_count() - 1``.
+    """
+
+    def __new__(cls, index: int = 0) -> Self: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def name(self) -> str:
+        """Its target, such as ``gfx1100``."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def compute_units(self) -> int: ...
+    @property
+    def is_software(self) -> bool:
+        """Whether it is a software GPU."""
+
+    @property
+    def queue(self) -> Queue:
+        """The queue of launches that name none."""
+
+    def memory(self) -> _MemoryInfo:
+        """Bytes of its memory: in all, that could be allocated now, that this process holds, and the most it held."""
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until all queues of the device have completed what was submitted.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; ``None`` is for ever.
+
+        Raises
+        ------
+        Timeout, KernelFault
+        """
+
+@final
+class Queue:
+    """Launches in order: one begins when those before it have completed. As a context manager it is waited for at the end.
+
+    Parameters
+    ----------
+    device
+        Where its kernels run.
+    packets
+        How many launches it has room for, a power of two from 64 to 131072.
+    priority
+        0 (lowest) to 15.
+    """
+
+    def __new__(cls, device: Device, *, packets: int = 1024, priority: int = 7) -> Self: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def packets(self) -> int: ...
+    def record(self) -> Event:
+        """Submit an event, which comes about when all that was submitted before has completed."""
+
+    def wait_for(self, event: Event) -> None:
+        """Have what is submitted from here on wait for an event, of any queue."""
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until all that was submitted has completed; seconds, ``None`` is for ever."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class Event:
+    """A place in a queue that comes about; made by :meth:`Queue.record`."""
+
+    def query(self) -> bool:
+        """Whether it has come about."""
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until it has come about; seconds, ``None`` is for ever."""
+
+    def elapsed(self, end: Event) -> float:
+        """Seconds from this event to ``end``, by the devices' clocks. Waits for both."""
+
+@final
+class Buffer:
+    """Device memory, with the shape and the type that numpy gives arrays. Its address stays the same, over restores too.
+
+    Parameters
+    ----------
+    device
+        Which device's kernels use it.
+    nbytes
+        Its length; its elements are bytes.
+    memory
+        ``"vram"`` is the device's own, ``"host"`` the host's, which every device sees.
+
+    Raises
+    ------
+    OutOfMemory
+        The text says what this process holds there.
+    """
+
+    def __new__(cls, device: Device, nbytes: int, *, memory: _Memory = "vram") -> Self: ...
+    @staticmethod
+    def from_numpy(device: Device, array: npt.ArrayLike, *, memory: _Memory = "vram") -> Buffer:
+        """Make a buffer with the shape, type and contents of an array, or of what numpy makes one of."""
+
+    @staticmethod
+    def empty(device: Device, shape: _Shape, dtype: npt.DTypeLike | None = None, *, memory: _Memory = "vram") -> Buffer:
+        """Make a buffer with whatever its memory has; without a dtype its elements are 32-bit floats."""
+
+    @staticmethod
+    def zeros(device: Device, shape: _Shape, dtype: npt.DTypeLike | None = None, *, memory: _Memory = "vram") -> Buffer:
+        """Make a buffer of zeros; without a dtype its elements are 32-bit floats."""
+
+    @staticmethod
+    def from_dlpack(device: Device, tensor: Any, *, memory: _Memory = "vram") -> Buffer:
+        """Make a buffer with the contents of another library's tensor, which is in memory that the CPU sees."""
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Wait for the launches that were given it, and give the contents.
+
+        Returns
+        -------
+        numpy.ndarray
+            A view where the CPU sees the memory (``is_host_visible``): what kernels write later shows in it, and what is
+            written to it later launches see. Otherwise a copy.
+        """
+
+    def write(self, array: npt.ArrayLike) -> None:
+        """Wait for the launches that were given it, and copy an array of its shape into it."""
+
+    def fill(self, value: int) -> None:
+        """Wait for the launches that were given it, and set each byte."""
+
+    def data_ptr(self) -> int:
+        """Its address, for the CPU and the device alike."""
+
+    def free(self, timeout: float | None = None) -> None:
+        """Give its memory back, once launches that were given it have completed.
+
+        It also happens when nothing names the buffer any more.
+
+        Parameters
+        ----------
+        timeout
+            Seconds; ``None`` is for ever.
+
+        Raises
+        ------
+        BufferError
+            Arrays or tensors are views of it.
+        Timeout
+            Launches that were given it have not completed.
+        """
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def memory(self) -> _Memory: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def is_host_visible(self) -> bool:
+        """Whether the CPU sees its memory, so that arrays are views of it."""
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __len__(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class Module:
+    """A code object on a device.
+
+    Parameters
+    ----------
+    device
+        Where its kernels are to run.
+    code
+        A code object (ELF, versions 4 to 6) or an offload bundle of several, as bytes, or the path of a file of it.
+
+    Raises
+    ------
+    LoadError
+        It is none, or not for this device.
+    """
+
+    def __new__(cls, device: Device, code: bytes | str | os.PathLike[str]) -> Self: ...
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of this name; `LoadError` says which there are."""
+
+    def __getitem__(self, key: str, /) -> Kernel: ...
+    @property
+    def kernels(self) -> list[str]:
+        """The names of its kernels."""
+
+    def global_ptr(self, name: str) -> int:
+        """The address of an exported variable."""
+
+    @property
+    def device(self) -> Device: ...
+
+@final
+class Kernel:
+    """A kernel of a module: ``kernel[grid, block](...)`` launches ``grid`` work-groups of ``block`` work-items.
+
+    Both are a whole number or a tuple of up to three. ``kernel[grid, block, queue](...)`` names a queue. An argument is a
+    `Buffer`, an address, a number (an int for a whole number, a float for a floating-point one, of the parameter's size), a
+    numpy scalar, or the bytes of a struct. The launch is submitted and not waited for.
+    """
+
+    def __getitem__(self, key: tuple[_Shape, _Shape] | tuple[_Shape, _Shape, Queue | None], /) -> Launch: ...
+    def launch(
+        self, grid: _Shape, block: _Shape, args: tuple[Any, ...], *, queue: Queue | None = None, dynamic_lds: int = 0
+    ) -> None:
+        """Launch it with LDS beyond what it has compiled in, bytes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arguments(self) -> list[tuple[str | None, str, int]]:
+        """Of each argument its name, its kind and its bytes."""
+
+    @property
+    def lds_bytes(self) -> int: ...
+    @property
+    def scratch_bytes(self) -> int: ...
+    @property
+    def wave_size(self) -> int: ...
+    @property
+    def max_block(self) -> int: ...
+
+@final
+class Launch:
+    """A kernel with the shape of its launch."""
+
+    def __call__(self, *args: Any) -> None: ...
+
+@final
+class Checkpoint:
+    """What a checkpoint has come to."""
+
+    @property
+    def directory(self) -> str: ...
+    @property
+    def restored(self) -> bool:
+        """Whether the call has returned in a restored copy."""
+
+def open(device: str | None = None) -> None:
+    """Open the process's runtime: on ``kfd``, ``soft``, ``soft:gfx1100*2``; `None` is what STASIS_DEVICE says.
+
+    Without it the first `Device` opens the runtime. A process has one.
+    """
+
+def device_count() -> int: ...
+def synchronize(timeout: float | None = None) -> None:
+    """Wait until all queues have completed what was submitted; seconds, ``None`` is for ever."""
+
+def checkpoint(directory: str, *, leave_running: bool = True, mode: str = "drain", timeout: float = 10.0) -> Checkpoint: ...
+def _forked() -> None: ...

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Checkpoints: of the process by itself, and of the interpreter from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SELF = """
+import os, sys
+import numpy, stasis
+
+device = stasis.Device(0)
+module = stasis.Module(device, "kernels.co")
+numbers = numpy.arange(100_000, dtype="f4")
+x, out = stasis.Buffer.from_numpy(device, numbers), stasis.Buffer.zeros(device, 100_000)
+view, address = out.numpy(), out.data_ptr()
+events = []
+
+@stasis.on_restore
+def note():
+    events.append("called")
+
+def step():
+    module["axpy"][391, 256](x, out, 1.0, 100_000)
+    device.synchronize()
+
+step()
+made = stasis.checkpoint("image")
+step()
+right = bool((view == 2 * numbers).all()) and out.data_ptr() == address
+with open("restored" if made.restored else "original", "w") as file:
+    print(right, events, made, file=file)
+"""
+
+
+def wait_for(path: Path, seconds: float = 120.0) -> str:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().endswith("\n"):
+            return path.read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{path} does not come: {[entry.name for entry in path.parent.iterdir()]}")
+
+
+def start(path: Path, **more: str) -> subprocess.Popen[bytes]:
+    """A program in a session of its own, without a terminal: CRIU refuses one."""
+    with (path.parent / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, path],
+            cwd=path.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, **more},
+        )
+
+
+def test_call_returns_twice(program, tmp_path, command):
+    process = start(program(SELF))
+    assert process.wait(timeout=240) == 0, (tmp_path / "log").read_text()
+    assert wait_for(tmp_path / "original") == "True [] <stasis.Checkpoint complete in image>\n"
+    for _ in range(2):
+        (tmp_path / "restored").unlink(missing_ok=True)
+        done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        told = wait_for(tmp_path / "restored")
+        assert told == "True ['called'] <stasis.Checkpoint restored from image>\n", (tmp_path / "log").read_text()
+
+
+def test_directory_that_is_not_empty_is_refused_and_the_process_runs_on(program, run, tmp_path):
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "file").write_text("")
+    text = (
+        "import numpy, stasis\n"
+        "buffer = stasis.Buffer.from_numpy(stasis.Device(0), numpy.arange(10))\n"
+        "try:\n"
+        "    stasis.checkpoint('image')\n"
+        "except stasis.CheckpointError as error:\n"
+        "    print(error)\n"
+        "print(buffer.numpy().sum())\n"
+    )
+    done = run(program(text))
+    assert done.returncode == 0, done.stderr
+    assert "empty" in done.stdout and done.stdout.endswith("45\n")
+
+
+@pytest.mark.parametrize(("option", "value"), [("mode", "now"), ("timeout", -1.0)])
+def test_wrong_options_are_refused(option, value):
+    import stasis
+
+    with pytest.raises(ValueError):
+        stasis.checkpoint("nowhere", **{option: value})
+
+
+# A program with threads, arrays over buffers, and launches that go on all the time.
+OUTSIDE = """
+import threading, time
+import numpy, stasis
+
+device = stasis.Device(0)
+module = stasis.Module(device, "kernels.co")
+one = stasis.Buffer.from_numpy(device, numpy.ones(1024, "f4"))
+sums = [stasis.Buffer.zeros(device, 1024) for _ in range(2)]
+host = stasis.Buffer.zeros(device, 1024, "u4", memory="host")
+counts = [0, 0]
+failed = []
+
+def work(index):
+    queue = stasis.Queue(device)
+    try:
+        while True:
+            module["axpy"][4, 256, queue](one, sums[index], 1.0, 1024)
+            queue.synchronize()
+            counts[index] += 1
+            if counts[index] % 100 == 0:
+                found = sums[index].numpy()
+                if not (found == numpy.float32(counts[index])).all():
+                    failed.append((index, counts[index], found[:4]))
+                    return
+    except BaseException as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=work, args=[index], daemon=True) for index in range(2)]
+for thread in threads:
+    thread.start()
+view = host.numpy()
+turn = 0
+while not failed:
+    # The CPU writes through a view at any moment, locked or not.
+    view += 1
+    turn += 1
+    if not (view == turn).all():
+        failed.append(("view", turn))
+    if turn % 200 == 0:
+        print("turn", turn, *counts, flush=True)
+        time.sleep(0.001)
+print("failed", failed, flush=True)
+"""
+
+
+def turns(directory: Path) -> list[list[int]]:
+    text = (directory / "log").read_text()
+    assert "failed" not in text and "Error" not in text, text
+    return [[int(number) for number in found.split()] for found in re.findall(r"^turn (.*)$", text, re.MULTILINE)]
+
+
+def goes_on(directory: Path) -> None:
+    """Waits until the main thread and both others are further than they were."""
+    before, deadline = turns(directory), time.monotonic() + 120
+    while time.monotonic() < deadline:
+        now = turns(directory)
+        if now and (not before or all(later > earlier for later, earlier in zip(now[-1], before[-1]))):
+            return
+        time.sleep(0.05)
+    raise AssertionError((directory / "log").read_text())
+
+
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    # No kernel of today can restore preempted queues of these GPUs: one that can is imitated.
+    [([], {}), (["--preempt"], {"SOFTGPU_KERNEL": "fixed"})],
+    ids=["drain", "preempt"],
+)
+def test_interpreter_is_frozen_from_outside_with_threads_and_views(program, tmp_path, command, mode, more):
+    process = start(program(OUTSIDE), **more)
+    pid = process.pid
+    try:
+        goes_on(tmp_path)
+        for generation in range(3):
+            image = f"image-{generation}"
+            frozen = [command, "checkpoint", *mode, str(pid), image]
+            done = subprocess.run(frozen, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, done.stderr
+            if generation == 0:
+                process.wait(timeout=60)
+            at = len(turns(tmp_path))
+            done = subprocess.run([command, "restore", image], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+            assert done.returncode == 0, done.stderr
+            goes_on(tmp_path)
+            assert len(turns(tmp_path)) > at
+    finally:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
