@@ -38,10 +38,18 @@ impl Value {
         }
     }
 
-    fn word(bytes: &[u8]) -> Self {
+    /// Up to 8 bytes.
+    pub fn word(bytes: &[u8]) -> Self {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         Self::Word(word, bytes.len())
+    }
+
+    /// The lowest bytes of a number that they can hold, signed or not.
+    pub fn integer(number: i128, bytes: usize) -> Option<Self> {
+        let bits = u32::try_from(bytes).ok().filter(|bytes| matches!(bytes, 1..=8))? * 8;
+        let fits = (-(1i128 << (bits - 1))..1i128 << bits).contains(&number);
+        fits.then(|| Self::word(&number.to_le_bytes()[..bytes]))
     }
 
     /// Of what was given for a parameter.
@@ -59,7 +67,7 @@ impl Value {
         let bytes = parameter.bytes;
         if let Ok(number) = given.cast::<PyInt>() {
             // Addresses of more than 63 bits, and negative numbers of as many.
-            let found = number.extract::<i128>().ok().and_then(|number| integer(number, bytes));
+            let found = number.extract::<i128>().ok().and_then(|number| Self::integer(number, bytes));
             return found.ok_or_else(|| wrong(format!("has {bytes} bytes, which {number} does not fit")));
         }
         if parameter.kind == ValueKind::GlobalBuffer {
@@ -98,13 +106,6 @@ impl Value {
             false => Err(wrong(format!("has {bytes} bytes, {} were given", raw.len()))),
         }
     }
-}
-
-/// The lowest bytes of a number that they can hold, signed or not.
-fn integer(number: i128, bytes: usize) -> Option<Value> {
-    let bits = u32::try_from(bytes).ok().filter(|bytes| matches!(bytes, 1..=8))? * 8;
-    let fits = (-(1i128 << (bits - 1))..1i128 << bits).contains(&number);
-    fits.then(|| Value::word(&number.to_le_bytes()[..bytes]))
 }
 
 /// The bytes of a numpy scalar, or of a ctypes number or structure; `None` for what is neither.

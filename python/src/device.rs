@@ -47,6 +47,7 @@ fn begin(wanted: Option<&str>) -> PyResult<Runtime> {
         Some(text) => Some(text.parse().map_err(|found| PyValueError::new_err(explain(&found)))?),
         None => None,
     };
+    process::note_open();
     let runtime = Runtime::open(Options { device, agents: None }).map_err(|found| error::plain(&found))?;
     runtime.hold_pointers();
     opened.get_or_insert_with(|| named.to_owned());
@@ -148,6 +149,12 @@ impl Device {
     #[getter]
     fn compute_units(&self) -> u32 {
         self.agent.compute_units()
+    }
+
+    /// Work-items of a wave, as the topology has it.
+    #[getter]
+    fn wave_size(&self) -> u32 {
+        self.agent.target().wave_front_size()
     }
 
     #[getter]

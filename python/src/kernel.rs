@@ -90,6 +90,13 @@ pub struct Kernel {
     device: Py<Device>,
 }
 
+impl Kernel {
+    /// How many arguments it takes.
+    pub fn parameters(&self) -> usize {
+        self.kernel.arguments().explicit().len()
+    }
+}
+
 #[pymethods]
 impl Kernel {
     #[getter]
@@ -102,6 +109,12 @@ impl Kernel {
     fn arguments(&self) -> Vec<(Option<String>, String, usize)> {
         let explicit = self.kernel.arguments().explicit().iter();
         explicit.map(|found| (found.name.clone(), found.kind.name().to_owned(), found.bytes)).collect()
+    }
+
+    /// Vector registers of a wave.
+    #[getter]
+    fn registers(&self) -> u32 {
+        self.kernel.metadata().vgprs
     }
 
     /// Bytes of LDS that it has compiled in.
@@ -154,7 +167,8 @@ impl Kernel {
         queue: Option<Py<Queue>>,
         dynamic_lds: u32,
     ) -> PyResult<()> {
-        submit(slf, (axes(grid, "grid")?, axes(block, "block")?), queue.as_ref(), args, dynamic_lds)
+        let shape = (axes(grid, "grid")?, axes(block, "block")?);
+        submit(slf, queue.as_ref(), shape, &values(slf.get(), args)?, dynamic_lds)
     }
 
     fn __repr__(&self) -> String {
@@ -180,7 +194,8 @@ pub struct Launch {
 impl Launch {
     #[pyo3(signature = (*args))]
     fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>) -> PyResult<()> {
-        submit(self.kernel.bind(py), (self.grid, self.block), self.queue.as_ref(), args, 0)
+        let values = values(self.kernel.get(), args)?;
+        submit(self.kernel.bind(py), self.queue.as_ref(), (self.grid, self.block), &values, 0)
     }
 }
 
@@ -201,55 +216,65 @@ fn axes(given: &Bound<'_, PyAny>, what: &str) -> PyResult<[u32; 3]> {
     }
 }
 
-/// Submits a launch. Waits while the queue is full, so that Ctrl-C ends the wait.
-fn submit(
-    kernel: &Bound<'_, Kernel>,
-    (groups, block): ([u32; 3], [u32; 3]),
-    queue: Option<&Py<Queue>>,
-    args: &Bound<'_, PyTuple>,
-    dynamic_lds: u32,
-) -> PyResult<()> {
-    process::check()?;
-    let py = kernel.py();
-    let name = kernel.get().kernel.name();
-    let mut grid = [0u32; 3];
-    let mut items = [0u16; 3];
+/// The arguments that were given to a kernel.
+fn values(kernel: &Kernel, args: &Bound<'_, PyTuple>) -> PyResult<Vec<Value>> {
+    let parameters = kernel.kernel.arguments().explicit();
+    if parameters.len() != args.len() {
+        return Err(LaunchError::new_err(format!(
+            "Kernel {} takes {} arguments, {} were given",
+            kernel.kernel.name(),
+            parameters.len(),
+            args.len()
+        )));
+    }
+    let given = args.iter().zip(parameters.iter().enumerate());
+    given.map(|(given, parameter)| Value::of(&given, parameter)).collect()
+}
+
+/// The work-items of `groups` work-groups of `block` work-items: of the grid, and of a work-group.
+fn items(name: &str, (groups, block): ([u32; 3], [u32; 3])) -> PyResult<([u32; 3], [u16; 3])> {
+    let (mut grid, mut group) = ([0u32; 3], [0u16; 3]);
     for axis in 0..3 {
-        let all = groups[axis].checked_mul(block[axis]);
         let refused = || {
             LaunchError::new_err(format!(
                 "Kernel {name}: {groups:?} work-groups of {block:?} work-items are no launch: a work-group has at most \
                  65535 work-items in a dimension, a grid fewer than 2**32"
             ))
         };
-        grid[axis] = all.ok_or_else(refused)?;
-        items[axis] = u16::try_from(block[axis]).map_err(|_| refused())?;
+        grid[axis] = groups[axis].checked_mul(block[axis]).ok_or_else(refused)?;
+        group[axis] = u16::try_from(block[axis]).map_err(|_| refused())?;
     }
+    Ok((grid, group))
+}
+
+/// Submits a launch. Waits while the queue is full, so that Ctrl-C ends the wait.
+///
+/// # Errors
+/// `LaunchError` if it is none, `KernelFault` if the queue has stopped, `Error`.
+pub fn submit(
+    kernel: &Bound<'_, Kernel>,
+    queue: Option<&Py<Queue>>,
+    shape: ([u32; 3], [u32; 3]),
+    values: &[Value],
+    dynamic_lds: u32,
+) -> PyResult<()> {
+    process::check()?;
+    let py = kernel.py();
+    let (grid, group) = items(kernel.get().kernel.name(), shape)?;
     let queue = match queue {
         Some(queue) => queue.clone_ref(py),
         None => Device::default_queue(kernel.get().device.bind(py))?,
     };
-    let parameters = kernel.get().kernel.arguments().explicit();
-    if parameters.len() != args.len() {
-        return Err(LaunchError::new_err(format!(
-            "Kernel {name} takes {} arguments, {} were given",
-            parameters.len(),
-            args.len()
-        )));
-    }
-    let values = args.iter().zip(parameters.iter().enumerate());
-    let values =
-        values.map(|(given, parameter)| Value::of(&given, parameter)).collect::<PyResult<Vec<_>>>()?;
     let arguments: Vec<Arg<'_>> = values.iter().map(Value::arg).collect();
     let device = queue.get().device();
-    for value in &values {
+    for value in values {
         if let Value::Buffer(memory) = value {
             memory.note_use(device.agent().index());
         }
     }
     device.flush_views()?;
     let dispatch = queue.get().queue().dispatch(&kernel.get().kernel);
-    let dispatch = dispatch.grid(grid).block(items).dynamic_lds(dynamic_lds).args(&arguments);
+    let dispatch = dispatch.grid(grid).block(group).dynamic_lds(dynamic_lds).args(&arguments);
     loop {
         // Without the interpreter's lock: a thread that needs it may have to run before the queue has room, or the process is
         // unlocked.

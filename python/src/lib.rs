@@ -13,6 +13,7 @@ mod dlpack;
 mod error;
 mod event;
 mod kernel;
+mod launcher;
 mod memory;
 mod process;
 mod queue;
@@ -37,6 +38,8 @@ mod _stasis {
     use crate::event::Event;
     #[pymodule_export]
     use crate::kernel::{Kernel, Launch, Module};
+    #[pymodule_export]
+    use crate::launcher::Launcher;
     #[pymodule_export]
     use crate::process::forked;
     #[pymodule_export]

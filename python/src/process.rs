@@ -12,13 +12,21 @@ use pyo3::prelude::*;
 
 use crate::error::Forked;
 
+/// Whether the runtime was opened, or is about to be.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether this is a child of the process that opened the runtime.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Called in a child by `os.register_at_fork`.
 #[pyfunction(name = "_forked")]
 pub fn forked() {
-    IS_CHILD.store(true, Ordering::Relaxed);
+    // A child of a process that has not opened it may open one of its own.
+    IS_CHILD.fetch_or(IS_OPEN.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Notes that the runtime is about to be opened.
+pub fn note_open() {
+    IS_OPEN.store(true, Ordering::Relaxed);
 }
 
 /// Refuses in a child.

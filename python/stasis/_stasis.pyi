@@ -11,7 +11,32 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import CapsuleType, Self
 
-__all__: list[str]
+__all__ = [
+    "Buffer",
+    "Checkpoint",
+    "CheckpointError",
+    "Device",
+    "DeviceLost",
+    "Error",
+    "Event",
+    "Forked",
+    "Kernel",
+    "KernelFault",
+    "Launch",
+    "LaunchError",
+    "Launcher",
+    "LoadError",
+    "Module",
+    "OutOfMemory",
+    "Queue",
+    "Timeout",
+    "__version__",
+    "_forked",
+    "checkpoint",
+    "device_count",
+    "open",
+    "synchronize",
+]
 __version__: str
 
 _Shape = int | Sequence[int]
@@ -71,6 +96,10 @@ class Device:
     def uuid(self) -> str: ...
     @property
     def compute_units(self) -> int: ...
+    @property
+    def wave_size(self) -> int:
+        """Work-items of a wave."""
+
     @property
     def is_software(self) -> bool:
         """Whether it is a software GPU."""
@@ -297,6 +326,10 @@ class Kernel:
         """Of each argument its name, its kind and its bytes."""
 
     @property
+    def registers(self) -> int:
+        """Vector registers of a wave."""
+
+    @property
     def lds_bytes(self) -> int: ...
     @property
     def scratch_bytes(self) -> int: ...
@@ -310,6 +343,22 @@ class Launch:
     """A kernel with the shape of its launch."""
 
     def __call__(self, *args: Any) -> None: ...
+
+@final
+class Launcher:
+    """Launches by the types of one of Triton's signatures."""
+
+    def __new__(cls, signature: Sequence[Any]) -> Self: ...
+    def __call__(
+        self,
+        kernel: Kernel,
+        queue: Queue,
+        grid: tuple[int, int, int],
+        items: int,
+        shared: int,
+        args: tuple[Any, ...],
+        scratch: tuple[Any, Any],
+    ) -> None: ...
 
 @final
 class Checkpoint:

@@ -13,6 +13,8 @@ from typing import Callable
 import pytest
 
 os.environ.setdefault("STASIS_DEVICE", "soft:gfx1100*2")
+# A software device of these tests' own: one that runs already has its settings from whoever started it.
+os.environ["STASIS_SOFTGPU_INSTANCE"] = f"python-{os.getpid()}"
 
 import stasis  # noqa: E402
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+CONFIG = str(Path(__file__).parent.with_name("pyproject.toml"))
 
 
 def test_import_needs_neither_numpy_nor_a_device(run, program):
@@ -58,6 +61,20 @@ print("right")
 def test_forked_child_leaves_its_parents_device_alone(run, program):
     done = run(program(FORK))
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+EARLY = """
+import os, stasis
+pid = os.fork()
+print(stasis.Buffer.from_numpy(stasis.Device(0), [1, 2]).numpy(), flush=True)
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_child_forked_before_the_runtime_was_opened_may_open_one(run, program):
+    done = run(program(EARLY))
+    assert (done.returncode, done.stdout) == (0, "[1 2]\n[1 2]\n"), done.stderr
 
 
 SPAWN = """
@@ -115,15 +132,13 @@ def test_command_runs_the_packages_software_device(command):
 
 
 def test_types_are_right():
-    import stasis
-
-    package = os.path.dirname(stasis.__file__)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, package]
+    command = [sys.executable, "-m", "mypy", "--config-file", CONFIG, "--cache-dir", os.devnull, "-p", "stasis"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout
 
 
 def test_stub_has_what_the_module_has():
-    command = [sys.executable, "-m", "mypy.stubtest", "stasis"]
+    allowed = ["--allowlist", str(Path(__file__).with_name("stubtest.txt"))]
+    command = [sys.executable, "-m", "mypy.stubtest", "--mypy-config-file", CONFIG, *allowed, "stasis"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout

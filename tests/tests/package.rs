@@ -54,6 +54,11 @@ fn kernels_take_arguments_and_report_faults() {
 }
 
 #[test]
+fn kernels_of_triton_run_and_are_tuned() {
+    passes("test_triton.py");
+}
+
+#[test]
 fn processes_fork_end_and_run_the_packages_programs() {
     passes("test_process.py");
 }

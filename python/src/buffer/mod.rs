@@ -54,7 +54,7 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Of a numpy dtype, or what numpy makes one of; and that dtype if it is a structure's.
+    /// Of a numpy dtype, or what numpy makes one of; and that dtype if the notation says too little of it.
     fn new(
         py: Python<'_>,
         shape: Vec<usize>,
@@ -66,9 +66,9 @@ impl Elements {
                 "Python objects cannot be in a buffer: give an array of numbers",
             ));
         }
-        let (typestr, bytes) = (dtype.getattr("str")?.extract()?, dtype.getattr("itemsize")?.extract()?);
-        let is_structure = !dtype.getattr("names")?.is_none();
-        Ok((Self { shape, typestr, bytes }, is_structure.then(|| dtype.unbind())))
+        let (typestr, bytes) = (dtype.getattr("str")?, dtype.getattr("itemsize")?.extract()?);
+        let is_said = numpy(py)?.call_method1("dtype", (&typestr,))?.eq(&dtype)?;
+        Ok((Self { shape, typestr: typestr.extract()?, bytes }, (!is_said).then(|| dtype.unbind())))
     }
 
     /// Bytes without a type.
@@ -97,8 +97,8 @@ fn shape(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
 pub struct Buffer {
     memory: Arc<Memory>,
     elements: Elements,
-    /// The type of its elements, of which numpy's notation says too little: they are structures.
-    structure: Option<Py<PyAny>>,
+    /// The type of its elements, where numpy's notation says too little: of structures, and of types of other packages.
+    dtype: Option<Py<PyAny>>,
     device: Py<Device>,
 }
 
@@ -106,19 +106,19 @@ impl Buffer {
     fn allocate(
         py: Python<'_>,
         device: Py<Device>,
-        (elements, structure): (Elements, Option<Py<PyAny>>),
+        (elements, dtype): (Elements, Option<Py<PyAny>>),
         memory: &str,
     ) -> PyResult<Self> {
         process::check()?;
         let kind = pool(memory)?;
         let memory = Memory::allocate(py, device.get().agent(), kind, elements.total()?)?;
-        Ok(Self { memory: Arc::new(memory), elements, structure, device })
+        Ok(Self { memory: Arc::new(memory), elements, dtype, device })
     }
 
     /// Memory of another kind for what it has.
     fn like(&self, py: Python<'_>, device: Py<Device>, memory: &str) -> PyResult<Self> {
-        let structure = self.structure.as_ref().map(|dtype| dtype.clone_ref(py));
-        Self::allocate(py, device, (self.elements.clone(), structure), memory)
+        let dtype = self.dtype.as_ref().map(|dtype| dtype.clone_ref(py));
+        Self::allocate(py, device, (self.elements.clone(), dtype), memory)
     }
 
     /// Its memory.
@@ -143,7 +143,7 @@ impl Buffer {
             self.device().note_view();
         }
         let array = numpy(py)?.call_method1("asarray", (view,))?;
-        match &self.structure {
+        match &self.dtype {
             Some(dtype) => array.call_method1("view", (dtype,)),
             None => Ok(array),
         }
@@ -303,7 +303,7 @@ impl Buffer {
 
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match &self.structure {
+        match &self.dtype {
             Some(dtype) => Ok(dtype.bind(py).clone()),
             None => numpy(py)?.call_method1("dtype", (&self.elements.typestr,)),
         }

@@ -183,14 +183,14 @@ pub fn maturin() -> Result<PathBuf> {
     python::maturin(&private)
 }
 
-/// A Python with a wheel of the package and what its tests need, installed where they are missing.
+/// A Python with a wheel of the package, what its tests need and the compiler of `triton`, installed where they are missing.
 ///
 /// # Errors
 /// They cannot be installed.
-pub fn package(wheel: &Path) -> Result<PathBuf> {
+pub fn package(wheel: &Path, triton: Option<&Path>) -> Result<PathBuf> {
     let private = repository().join(".stasis");
     let _lock = lock(&private.join("setup.lock"))?;
-    python::package(&private, wheel)
+    python::package(&private, wheel, triton)
 }
 
 /// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.

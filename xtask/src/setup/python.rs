@@ -87,18 +87,29 @@ pub fn maturin(private: &Path) -> Result<PathBuf> {
     Ok(python.with_file_name("maturin"))
 }
 
-/// A Python that has `wheel` and what its tests need and nothing else, made at `private`/package-python if it is not there.
+/// A Python that has `wheel`, what its tests need, and what `triton`'s has, made at `private`/package-python if it is not there.
 ///
 /// # Errors
 /// As [`client`]; the wheel could not be installed.
-pub fn package(private: &Path, wheel: &Path) -> Result<PathBuf> {
+pub fn package(private: &Path, wheel: &Path, triton: Option<&Path>) -> Result<PathBuf> {
     let what = "numpy, pytest and mypy for the tests of the Python package, 12 packages, 35 MB";
     let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
     let mut pip = Command::new(&python);
     pip.args(["-I", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
     // A file of the same version replaces the one before.
     process::output(pip.args(["--no-deps", "--no-index", "--force-reinstall"]).arg(wheel))?;
+    // The compiler is too large to have it twice.
+    let list = packages_of(&python)?.join("triton.pth");
+    let others = triton.map(packages_of).transpose()?;
+    let text = others.map_or(String::new(), |path| format!("{}\n", path.display()));
+    fs::write(&list, text).with_context(|| format!("Could not write {}", list.display()))?;
     Ok(python)
+}
+
+/// Where a virtual environment has its packages.
+fn packages_of(python: &Path) -> Result<PathBuf> {
+    let asked = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    Ok(process::output(Command::new(python).args(["-I", "-c", asked]))?.trim().into())
 }
 
 /// The program `typos`, in an environment made at `private`/checks if it is not there.
