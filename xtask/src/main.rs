@@ -58,11 +58,7 @@ enum Command {
     /// Builds libhsa-runtime64.so.1, which programs for AMD's HSA runtime load in its place.
     Hsa,
     /// Builds the Python package, with the programs that it starts, as a file for pip.
-    Wheel {
-        /// Without optimisation, for tests.
-        #[arg(long)]
-        dev: bool,
-    },
+    Wheel,
     /// Says which functions of AMD's HSA runtime that library has, which it refuses and with what, and who wants them.
     HsaCoverage,
     /// Sets up, then runs the semantic test of every instruction and says which have one.
@@ -114,7 +110,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
     let options = match &command {
         Command::Setup(options) => options.clone(),
-        Command::Plugin { .. } | Command::Hsa | Command::Wheel { .. } => setup::Options {
+        Command::Plugin { .. } | Command::Hsa | Command::Wheel => setup::Options {
             without_criu: true,
             without_tests: true,
             without_model: true,
@@ -157,7 +153,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Aarch64 { without_programs, arguments } => {
             aarch64::run(!without_programs, &arguments, &installed)?;
         }
-        Command::Wheel { dev } => wheel::tell(&wheel::build(dev, &installed)?)?,
+        Command::Wheel => wheel::tell(&wheel::build(&installed)?)?,
         Command::Hsa => hsa::install(&installed)?,
         Command::HsaCoverage => hsa::coverage()?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,

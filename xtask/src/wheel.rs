@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::setup::process::shown;
+use crate::setup::process::{output, shown};
 use crate::setup::{self, Installed};
 use crate::workspace::{cargo, root, target};
 
@@ -18,38 +18,89 @@ const FILES: [&str; 4] = ["softgpud", "stasis", "libstasis_kfd.so", "libstasis_c
 /// The target of the demo's kernel: every GPU of the generation, which code objects have from version 6 on.
 const DEMO_TARGET: [&str; 2] = ["-mcpu=gfx11-generic", "-mcode-object-version=6"];
 
-/// Builds the wheel, with optimisation unless it is for `dev`elopment; its path.
-pub fn build(dev: bool, installed: &Installed) -> Result<PathBuf> {
-    let maturin = setup::maturin()?;
-    let (profile, built) = if dev { ("dev", "debug") } else { ("release", "release") };
+/// The extension module, as cargo and as Python call it.
+const MODULE: (&str, &str) = ("lib_stasis.so", "_stasis.abi3.so");
+
+/// Builds the wheel with optimisation, by maturin; its path.
+pub fn build(installed: &Installed) -> Result<PathBuf> {
+    let python = setup::wheel()?;
     let named = PACKAGES.iter().flat_map(|package| ["-p", *package]);
-    // The development build is the workspace's: `cargo xtask test` has made it.
-    let build: Vec<&str> = match dev {
-        true => vec!["build", "--workspace", "--all-targets", "--locked"],
-        false => ["build", "--release", "--locked"].into_iter().chain(named).collect(),
-    };
+    let build: Vec<&str> = ["build", "--release", "--locked"].into_iter().chain(named).collect();
     cargo(&build, installed)?;
-    let package = root().join("python");
-    let programs = package.join("stasis/bin");
-    setup::process::remove(&programs)?;
-    fs::create_dir_all(&programs).with_context(|| format!("Cannot make {}", programs.display()))?;
+    put_programs("release", &package().join("stasis/bin"), installed)?;
+    let wheels = emptied("release")?;
+    let mut maturin = maturin(&python, installed);
+    shown(maturin.args(["build", "--locked", "--quiet", "--release", "--out"]).arg(&wheels))?;
+    only_file(&wheels)
+}
+
+/// Packs what `cargo build --workspace --all-targets` has made into a wheel for the tests: maturin would have the dependencies
+/// compiled again, with the features that the package alone needs.
+pub fn pack(installed: &Installed) -> Result<PathBuf> {
+    let python = setup::wheel()?;
+    let wheels = emptied("debug")?;
+    let unpacked = wheels.join("unpacked");
+    let inside = unpacked.join("stasis");
+    fs::create_dir_all(&inside).with_context(|| format!("Cannot make {}", inside.display()))?;
+    for entry in fs::read_dir(package().join("stasis"))? {
+        let path = entry?.path();
+        if let (true, Some(name)) = (path.is_file(), path.file_name()) {
+            fs::copy(&path, inside.join(name)).with_context(|| format!("Cannot copy {}", path.display()))?;
+        }
+    }
+    strip(&target().join("debug").join(MODULE.0), &inside.join(MODULE.1))?;
+    put_programs("debug", &inside.join("bin"), installed)?;
+    let mut described = maturin(&python, installed);
+    described.args(["pep517", "write-dist-info", "--interpreter"]).arg(&python).arg("--metadata-directory");
+    output(described.arg(&unpacked))?;
+    let mut packed = Command::new(&python);
+    packed.args(["-I", "-m", "wheel", "pack", "--dest-dir"]).arg(&wheels).arg(&unpacked);
+    output(&mut packed)?;
+    setup::process::remove(&unpacked)?;
+    only_file(&wheels)
+}
+
+/// The package's directory.
+fn package() -> PathBuf {
+    root().join("python")
+}
+
+/// maturin in the package's directory.
+fn maturin(python: &Path, installed: &Installed) -> Command {
+    let mut maturin = Command::new(python.with_file_name("maturin"));
+    installed.export(&mut maturin);
+    maturin.current_dir(package());
+    maturin
+}
+
+/// An empty directory for the wheels of a profile.
+fn emptied(profile: &str) -> Result<PathBuf> {
+    let wheels = target().join("wheels").join(profile);
+    setup::process::remove(&wheels)?;
+    fs::create_dir_all(&wheels).with_context(|| format!("Cannot make {}", wheels.display()))?;
+    wheels.canonicalize().with_context(|| format!("Cannot resolve {}", wheels.display()))
+}
+
+/// The one file of a directory.
+fn only_file(wheels: &Path) -> Result<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(wheels)?.flatten().map(|entry| entry.path()).collect();
+    ensure!(found.len() == 1, "{} has {} files, one wheel was expected", wheels.display(), found.len());
+    Ok(found.remove(0))
+}
+
+/// Puts the programs that were built with a profile, and the demo's kernel, into a directory.
+fn put_programs(profile: &str, programs: &Path, installed: &Installed) -> Result<()> {
+    setup::process::remove(programs)?;
+    fs::create_dir_all(programs).with_context(|| format!("Cannot make {}", programs.display()))?;
     for file in FILES {
-        strip(&target().join(built).join(file), &programs.join(file))?;
+        strip(&target().join(profile).join(file), &programs.join(file))?;
     }
     let kernel = root().join("examples/custom_dispatcher/axpy.c");
     let mut clang = Command::new(&installed.clang);
     clang.arg("--target=amdgcn-amd-amdhsa").args(DEMO_TARGET);
     clang.args(["-O3", "-nogpulib", "-ffreestanding", "-o"]);
-    shown(clang.arg(programs.join("axpy.co")).arg(kernel))?;
-    let wheels = target().join("wheels").join(built);
-    setup::process::remove(&wheels)?;
-    let mut maturin = Command::new(maturin);
-    installed.export(&mut maturin);
-    maturin.args(["build", "--locked", "--quiet", "--profile", profile, "--out"]).arg(&wheels);
-    shown(maturin.current_dir(&package))?;
-    let found: Vec<PathBuf> = fs::read_dir(&wheels)?.flatten().map(|entry| entry.path()).collect();
-    ensure!(found.len() == 1, "maturin made {} files in {}", found.len(), wheels.display());
-    Ok(found.into_iter().next().unwrap_or_default())
+    // It warns that version 6 is new; the loader's tests know it.
+    output(clang.arg(programs.join("axpy.co")).arg(kernel)).map(drop)
 }
 
 /// Copies a program without its symbols.

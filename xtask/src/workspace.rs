@@ -210,7 +210,7 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     // build: without them dependencies have fewer features, and a third of them would be compiled twice.
     cargo(&["build", "--workspace", "--all-targets", "--locked"], installed)?;
     hsa::link("debug")?;
-    let package = setup::package(&wheel::build(true, installed)?, installed.triton.as_deref())?;
+    let package = setup::package(&wheel::pack(installed)?, installed.triton.as_deref())?;
     let package = package.display().to_string();
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;

@@ -173,14 +173,14 @@ pub fn typos() -> Result<PathBuf> {
     python::typos(&private)
 }
 
-/// What builds the Python package, installed if it is not there.
+/// The Python that builds the Python package, installed if it is not there.
 ///
 /// # Errors
 /// It cannot be installed.
-pub fn maturin() -> Result<PathBuf> {
+pub fn wheel() -> Result<PathBuf> {
     let private = repository().join(".stasis");
     let _lock = lock(&private.join("setup.lock"))?;
-    python::maturin(&private)
+    python::wheel(&private)
 }
 
 /// A Python with a wheel of the package, what its tests need and the compiler of `triton`, installed where they are missing.

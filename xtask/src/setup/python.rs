@@ -77,14 +77,13 @@ pub fn bench(private: &Path) -> Result<PathBuf> {
     )
 }
 
-/// The program `maturin`, in an environment made at `private`/wheel-python if it is not there.
+/// The Python that builds the Python package, made at `private`/wheel-python if it is not there.
 ///
 /// # Errors
 /// As [`client`].
-pub fn maturin(private: &Path) -> Result<PathBuf> {
-    let what = "maturin, which builds the Python package, 1 package, 9 MB";
-    let python = environment(&private.join("wheel-python"), WHEEL, what, "without `cargo xtask wheel`")?;
-    Ok(python.with_file_name("maturin"))
+pub fn wheel(private: &Path) -> Result<PathBuf> {
+    let what = "maturin and wheel, which build the Python package, 3 packages, 9 MB";
+    environment(&private.join("wheel-python"), WHEEL, what, "without `cargo xtask wheel`")
 }
 
 /// A Python that has `wheel`, what its tests need, and what `triton`'s has, made at `private`/package-python if it is not there.
