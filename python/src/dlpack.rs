@@ -6,14 +6,13 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyObject};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::buffer::view::View;
+use crate::memory::Hold;
 
 /// `kDLCPU`.
 const CPU: c_int = 1;
@@ -65,8 +64,7 @@ const _: () = assert!(size_of::<DlTensor>() == 48 && size_of::<ManagedTensor>() 
 struct Owner {
     managed: ManagedTensor,
     shape: Vec<i64>,
-    _view: Option<View>,
-    _memory: Arc<crate::memory::Memory>,
+    _hold: Hold,
 }
 
 /// Where a buffer's memory is, as DLPack has it.
@@ -117,17 +115,17 @@ pub fn export<'py>(
     if (place, index) != own && !is_seen {
         return refused(&format!("it is on device {own:?} of DLPack, {:?} was asked for", (place, index)));
     }
-    // A view counts, so that the memory is not freed; what the CPU does not see is kept by its handle only.
-    let view = match buffer.memory().buffer.is_visible() {
-        true => Some(View::new(py, Arc::clone(buffer.memory()), elements.clone())?),
-        false => None,
-    };
     if place == CPU && own.0 == ROCM {
         buffer.device().note_view();
     }
-    let address = view.as_ref().map_or(buffer.memory().buffer.va(), |view| view.address() as u64);
+    let hold = buffer.memory().hold()?;
+    // A device's memory that the CPU sees has one address for both.
+    let address = match buffer.memory().buffer.is_visible() {
+        true => buffer.memory().address(py)?,
+        false => usize::try_from(buffer.memory().buffer.va())?,
+    };
     let tensor = DlTensor {
-        data: ptr::with_exposed_provenance_mut(usize::try_from(address)?),
+        data: ptr::with_exposed_provenance_mut(address),
         device: DlDevice { kind: place, index: i32::try_from(index)? },
         dimensions: i32::try_from(elements.shape.len())?,
         kind,
@@ -137,7 +135,7 @@ pub fn export<'py>(
     };
     let shape = elements.shape.iter().map(|length| i64::try_from(*length)).collect::<Result<_, _>>()?;
     let managed = ManagedTensor { tensor, context: ptr::null_mut(), deleter: Some(delete) };
-    capsule(py, Owner { managed, shape, _view: view, _memory: Arc::clone(buffer.memory()) })
+    capsule(py, Owner { managed, shape, _hold: hold })
 }
 
 fn capsule(py: Python<'_>, owner: Owner) -> PyResult<Bound<'_, PyAny>> {
@@ -160,7 +158,7 @@ fn capsule(py: Python<'_>, owner: Owner) -> PyResult<Bound<'_, PyAny>> {
 unsafe extern "C" fn delete(managed: *mut ManagedTensor) {
     if let Some(managed) = NonNull::new(managed) {
         // SAFETY: by this function's contract `context` is the pointer of the box, which nobody has freed. Dropping it needs
-        // no interpreter: a view and memory are Rust's.
+        // no interpreter: a hold is Rust's.
         drop(unsafe { Box::from_raw((*managed.as_ptr()).context.cast::<Owner>()) });
     }
 }

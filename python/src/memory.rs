@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory of a buffer, as its Python object, its views and its kernels' launches share it.
 //!
-//! INVARIANT: memory is not freed while a view of it lives: whoever has an array over it may read it at any time.
+//! INVARIANT: memory is not freed while it is held: whoever has an array over it may read it at any time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,18 +11,31 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use stasis::{Agent, Buffer, FreeError, PoolKind, explain};
 
-use crate::error::{self, DeviceLost, Timeout};
+use crate::error::{self, DeviceLost, Error, Timeout};
 use crate::process::Held;
 use crate::queue::synchronize_those;
 
-/// A buffer of the runtime, and how many views of it there are.
+/// What `holds` has while the memory is being freed.
+const FREEING: usize = usize::MAX / 2;
+
+/// Keeps memory from being freed.
+#[derive(Debug)]
+pub struct Hold(Arc<Memory>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A buffer of the runtime, and how many hold its memory.
 #[derive(Debug)]
 pub struct Memory {
     /// The buffer.
     pub buffer: Held<Buffer>,
     /// What its pool is.
     pub kind: PoolKind,
-    views: AtomicUsize,
+    holds: AtomicUsize,
     /// Devices whose queues were given it: bit = index mod 64.
     used_by: AtomicU64,
 }
@@ -39,21 +53,28 @@ impl Memory {
             PoolKind::Kernarg => agent.kernarg(),
         };
         let buffer = py.detach(|| pool.alloc(bytes)).map_err(|found| error::alloc(&found))?;
-        Ok(Self { buffer: Held::new(buffer), kind, views: AtomicUsize::new(0), used_by: AtomicU64::new(0) })
+        Ok(Self { buffer: Held::new(buffer), kind, holds: AtomicUsize::new(0), used_by: AtomicU64::new(0) })
     }
 
-    /// The address of its memory for a view that begins to live; [`Memory::end_view`] ends it. Contents that are still
-    /// to come after a restore are waited for.
+    /// Keeps it from being freed, for whoever will use its address.
+    ///
+    /// # Errors
+    /// `Error` while another thread frees it.
+    pub fn hold(self: &Arc<Self>) -> PyResult<Hold> {
+        let more = |holds| (holds < FREEING).then_some(holds + 1);
+        match self.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(Hold(Arc::clone(self))),
+            Err(_) => Err(Error::new_err("The buffer is being freed by another thread")),
+        }
+    }
+
+    /// Where the CPU finds it, for whoever holds it. Contents that are still to come after a restore are waited for.
     ///
     /// # Errors
     /// `Error` if the CPU does not see it or it was freed.
-    pub fn begin_view(&self, py: Python<'_>) -> PyResult<usize> {
-        self.views.fetch_add(1, Ordering::AcqRel);
+    pub fn address(&self, py: Python<'_>) -> PyResult<usize> {
         let address = py.detach(|| self.buffer.host().map(|guard| guard.as_ptr().addr()));
-        address.map_err(|found| {
-            self.end_view();
-            error::copy(&found)
-        })
+        address.map_err(|found| error::copy(&found))
     }
 
     /// Notes that a launch on a device is given it. Before it is submitted.
@@ -70,25 +91,23 @@ impl Memory {
         synchronize_those(py, None, |device| devices & 1 << (device % 64) != 0)
     }
 
-    /// A view is gone.
-    pub fn end_view(&self) {
-        self.views.fetch_sub(1, Ordering::AcqRel);
-    }
-
     /// Gives it back, once packets that were given it have completed.
     ///
     /// # Errors
     /// `BufferError` while views live, `Timeout` if packets have not completed by then, `Error` if it was freed before.
     pub fn free(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<()> {
-        let views = self.views.load(Ordering::Acquire);
-        if views != 0 {
-            return Err(PyBufferError::new_err(format!(
-                "The buffer is not freed: {views} arrays or tensors are views of it; delete them first"
-            )));
-        }
         let start = Instant::now();
         loop {
-            match py.detach(|| self.buffer.free()) {
+            if let Err(holds) = self.holds.compare_exchange(0, FREEING, Ordering::AcqRel, Ordering::Acquire) {
+                let why = match holds < FREEING {
+                    true => format!("{holds} arrays or tensors are views of it; delete them first"),
+                    false => "another thread frees it".to_owned(),
+                };
+                return Err(PyBufferError::new_err(format!("The buffer is not freed: {why}")));
+            }
+            let freed = py.detach(|| self.buffer.free());
+            self.holds.fetch_sub(FREEING, Ordering::AcqRel);
+            match freed {
                 Ok(()) => return Ok(()),
                 Err(found @ FreeError::Pending { .. })
                     if limit.is_some_and(|limit| start.elapsed() >= limit) =>

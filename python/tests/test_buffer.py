@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -57,6 +58,31 @@ def test_buffer_is_not_freed_while_a_view_lives(device):
         buffer.numpy()
     with pytest.raises(stasis.Error, match="freed before"):
         buffer.free()
+
+
+def test_threads_that_free_and_view_get_an_array_or_an_error(device):
+    for _ in range(50):
+        buffer = stasis.Buffer.from_numpy(device, np.arange(1000))
+        sums, refused = [], []
+
+        def look(buffer=buffer, sums=sums, refused=refused):
+            try:
+                sums.append(int(buffer.numpy().sum()))
+            except stasis.Error as error:
+                refused.append(error)
+
+        def free(buffer=buffer, refused=refused):
+            try:
+                buffer.free()
+            except (BufferError, stasis.Error) as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=each) for each in (look, free, look, free)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(sums) <= {499500} and len(sums) + len(refused) >= 3
 
 
 def test_view_outlives_the_buffer_object(device):

@@ -138,7 +138,7 @@ impl Buffer {
 
     /// A numpy array over its memory, which the CPU sees.
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let view = View::new(py, Arc::clone(&self.memory), self.elements.clone())?;
+        let view = View::new(py, &self.memory, self.elements.clone())?;
         if self.memory.kind == PoolKind::Vram {
             self.device().note_view();
         }

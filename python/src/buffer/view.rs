@@ -7,13 +7,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::Elements;
-use crate::memory::Memory;
+use crate::memory::{Hold, Memory};
 
 /// A part of the array protocol (`__array_interface__`, version 3): where the elements are. The array refers to it.
 #[pyclass(frozen, module = "stasis._stasis")]
 #[derive(Debug)]
 pub struct View {
-    memory: Arc<Memory>,
+    _hold: Hold,
     address: usize,
     elements: Elements,
 }
@@ -23,25 +23,9 @@ impl View {
     ///
     /// # Errors
     /// `Error` if it does not, or it was freed.
-    pub fn new(py: Python<'_>, memory: Arc<Memory>, elements: Elements) -> PyResult<Self> {
-        let address = memory.begin_view(py)?;
-        Ok(Self { memory, address, elements })
-    }
-
-    /// The first byte.
-    pub fn address(&self) -> usize {
-        self.address
-    }
-
-    /// What is there.
-    pub fn elements(&self) -> &Elements {
-        &self.elements
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        self.memory.end_view();
+    pub fn new(py: Python<'_>, memory: &Arc<Memory>, elements: Elements) -> PyResult<Self> {
+        let hold = memory.hold()?;
+        Ok(Self { address: memory.address(py)?, _hold: hold, elements })
     }
 }
 
