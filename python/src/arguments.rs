@@ -45,6 +45,12 @@ impl Value {
         Self::Word(word, bytes.len())
     }
 
+    /// A buffer; `None` for what is none.
+    pub fn buffer(given: &Bound<'_, PyAny>) -> Option<Self> {
+        let buffer = given.cast::<Buffer>().ok()?;
+        Some(Self::Buffer(Arc::clone(buffer.get().memory())))
+    }
+
     /// The lowest bytes of a number that they can hold, signed or not.
     pub fn integer(number: i128, bytes: usize) -> Option<Self> {
         let bits = u32::try_from(bytes).ok().filter(|bytes| matches!(bytes, 1..=8))? * 8;
@@ -57,8 +63,8 @@ impl Value {
     /// # Errors
     /// `LaunchError` that names the parameter and what it takes.
     pub fn of(given: &Bound<'_, PyAny>, (index, parameter): (usize, &ExplicitArgument)) -> PyResult<Self> {
-        if let Ok(buffer) = given.cast::<Buffer>() {
-            return Ok(Self::Buffer(Arc::clone(buffer.get().memory())));
+        if let Some(buffer) = Self::buffer(given) {
+            return Ok(buffer);
         }
         let wrong = |why: String| {
             let name = parameter.name.as_deref().map_or(String::new(), |name| format!(" ({name})"));

@@ -49,9 +49,8 @@ pub fn checkpoint(
             )));
         }
     };
-    let defaults = SelfCheckpoint::default();
-    let lock_deadline = wait::timeout(Some(timeout))?.unwrap_or(defaults.lock_deadline);
-    let options = SelfCheckpoint { mode, lock_deadline, leave_running, ..defaults };
+    let lock_deadline = wait::seconds(timeout)?;
+    let options = SelfCheckpoint { mode, lock_deadline, leave_running, ..SelfCheckpoint::default() };
     let runtime = runtime(py)?;
     let life = py.detach(|| runtime.checkpoint_to(&directory, &options));
     match life {

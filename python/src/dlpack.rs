@@ -69,9 +69,9 @@ struct Owner {
 
 /// Where a buffer's memory is, as DLPack has it.
 pub fn device(buffer: &Buffer) -> (c_int, usize) {
-    match buffer.memory().kind {
-        stasis::PoolKind::Gtt | stasis::PoolKind::Kernarg => (CPU, 0),
-        _ => (ROCM, buffer.device().agent().index()),
+    match buffer.memory().is_of_device {
+        true => (ROCM, buffer.device().agent().index()),
+        false => (CPU, 0),
     }
 }
 

@@ -6,14 +6,11 @@
 //! the addresses of memory for the whole grid and for a profiler, where its compiler has them (`driver.c` of Triton 3.9's
 //! AMD backend).
 
-use std::sync::Arc;
-
 use half::{bf16, f16};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
 
 use crate::arguments::Value;
-use crate::buffer::Buffer;
 use crate::error::LaunchError;
 use crate::kernel::{Kernel, submit};
 use crate::queue::Queue;
@@ -103,8 +100,8 @@ fn put_all(types: &[Type], given: &Bound<'_, PyTuple>, values: &mut Vec<Value>) 
 
 /// A buffer, an address, `None`, or what has an address as tensors have.
 fn pointer(given: &Bound<'_, PyAny>) -> PyResult<Value> {
-    if let Ok(buffer) = given.cast::<Buffer>() {
-        return Ok(Value::Buffer(Arc::clone(buffer.get().memory())));
+    if let Some(buffer) = Value::buffer(given) {
+        return Ok(buffer);
     }
     if given.is_none() {
         return Ok(Value::word(&[0; 8]));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
-use stasis::{Agent, Buffer, FreeError, PoolKind, explain};
+use stasis::{Buffer, FreeError, Pool, PoolKind, explain};
 
 use crate::error::{self, DeviceLost, Error, Timeout};
 use crate::process::Held;
@@ -33,27 +33,27 @@ impl Drop for Hold {
 pub struct Memory {
     /// The buffer.
     pub buffer: Held<Buffer>,
-    /// What its pool is.
-    pub kind: PoolKind,
+    /// Whether it is a device's own, not the host's.
+    pub is_of_device: bool,
     holds: AtomicUsize,
     /// Devices whose queues were given it: bit = index mod 64.
     used_by: AtomicU64,
 }
 
 impl Memory {
-    /// Allocates `bytes` bytes.
+    /// Allocates `bytes` bytes of a pool.
     ///
     /// # Errors
     /// `OutOfMemory`, `ValueError` for 0 bytes, `Error`.
-    pub fn allocate(py: Python<'_>, agent: &Agent, kind: PoolKind, bytes: u64) -> PyResult<Self> {
-        let pool = match kind {
-            PoolKind::Vram => agent.vram(),
-            PoolKind::FineVram => agent.fine_vram(),
-            PoolKind::Gtt => agent.host(),
-            PoolKind::Kernarg => agent.kernarg(),
-        };
+    pub fn allocate(py: Python<'_>, pool: &Pool, bytes: u64) -> PyResult<Self> {
         let buffer = py.detach(|| pool.alloc(bytes)).map_err(|found| error::alloc(&found))?;
-        Ok(Self { buffer: Held::new(buffer), kind, holds: AtomicUsize::new(0), used_by: AtomicU64::new(0) })
+        let is_of_device = pool.kind() == PoolKind::Vram;
+        Ok(Self {
+            buffer: Held::new(buffer),
+            is_of_device,
+            holds: AtomicUsize::new(0),
+            used_by: AtomicU64::new(0),
+        })
     }
 
     /// Keeps it from being freed, for whoever will use its address.

@@ -12,17 +12,22 @@ use crate::error;
 /// TIMEOUT: how long a wait goes on before the interpreter's signal handlers are run.
 pub const SLICE: Duration = Duration::from_millis(50);
 
-/// A timeout in seconds; `None` is for ever.
+/// A timeout in seconds.
 ///
 /// # Errors
 /// `ValueError` if it is negative, no number, or longer than a `Duration`.
-pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let duration = |seconds| {
-        Duration::try_from_secs_f64(seconds).map_err(|_| {
-            PyValueError::new_err(format!("A timeout of {seconds} s is none: give 0 or more, or None"))
-        })
-    };
-    seconds.map(duration).transpose()
+pub fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        PyValueError::new_err(format!("A timeout of {seconds} s is none: give 0 or more, or None"))
+    })
+}
+
+/// A timeout in seconds; `None` is for ever.
+///
+/// # Errors
+/// As for [`seconds`].
+pub fn timeout(given: Option<f64>) -> PyResult<Option<Duration>> {
+    given.map(seconds).transpose()
 }
 
 /// Calls `wait` with times to wait for until it does not time out, `limit` is over or a signal handler raises.

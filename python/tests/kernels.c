@@ -7,15 +7,15 @@ typedef unsigned long u64;
 
 #define KERNEL __attribute__((amdgpu_kernel, visibility("protected"))) void
 
-static u32 item(void)
-{
-    return __builtin_amdgcn_workgroup_id_x() * __builtin_amdgcn_workgroup_size_x() + __builtin_amdgcn_workitem_id_x();
-}
+// The place of a work-item along an axis.
+#define ITEM(axis)                                                                                                           \
+    (__builtin_amdgcn_workgroup_id_##axis() * __builtin_amdgcn_workgroup_size_##axis() +                                     \
+     __builtin_amdgcn_workitem_id_##axis())
 
 // out[i] += a * x[i]
 KERNEL axpy(const float *x, float *out, float a, u32 n)
 {
-    const u32 at = item();
+    const u32 at = ITEM(x);
     if (at < n)
         out[at] += a * x[at];
 }
@@ -44,9 +44,7 @@ KERNEL sum(u32 *out, struct three numbers)
 // Its place in the grid, for shapes.
 KERNEL place(u32 *out, u32 width, u32 height)
 {
-    const u32 x = __builtin_amdgcn_workgroup_id_x() * __builtin_amdgcn_workgroup_size_x() + __builtin_amdgcn_workitem_id_x();
-    const u32 y = __builtin_amdgcn_workgroup_id_y() * __builtin_amdgcn_workgroup_size_y() + __builtin_amdgcn_workitem_id_y();
-    const u32 z = __builtin_amdgcn_workgroup_id_z() * __builtin_amdgcn_workgroup_size_z() + __builtin_amdgcn_workitem_id_z();
+    const u32 x = ITEM(x), y = ITEM(y), z = ITEM(z);
     out[(z * height + y) * width + x] = x + 100 * y + 10000 * z;
 }
 
@@ -54,13 +52,6 @@ KERNEL place(u32 *out, u32 width, u32 height)
 KERNEL spin(volatile u32 *stop, volatile u32 *turns)
 {
     while (!*stop)
-        ++*turns;
-}
-
-// Counts *turns up to `end`.
-KERNEL count(volatile u32 *turns, u32 end)
-{
-    while (*turns < end)
         ++*turns;
 }
 

@@ -7,11 +7,25 @@ import ctypes
 import signal
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import stasis
+
+
+@contextmanager
+def spinning(device, module, queue=None):
+    """Has a kernel run until the block is left; gives the buffer that it writes."""
+    stop = stasis.Buffer.zeros(device, 1, "u4", memory="host")
+    turns = stasis.Buffer.zeros(device, 1, "u4", memory="host")
+    view = stop.numpy()
+    module["spin"][1, 1, queue](stop, turns)
+    try:
+        yield turns
+    finally:
+        view[0] = 1
 
 
 def test_axpy(device, module):
@@ -125,25 +139,15 @@ def test_shapes_that_are_none_are_refused(module, device, shape):
 
 
 def test_free_of_what_a_kernel_uses_is_refused(device, module):
-    stop = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    turns = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    view = stop.numpy()
-    module["spin"][1, 1](stop, turns)
-    try:
+    with spinning(device, module) as turns:
         with pytest.raises(stasis.Timeout, match="wait for them first"):
             turns.free(timeout=0.0)
-    finally:
-        view[0] = 1
     turns.free()
 
 
 def test_wait_times_out_and_other_threads_run_meanwhile(device, module):
-    stop = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    turns = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    view = stop.numpy()
     ran = threading.Event()
-    module["spin"][1, 1](stop, turns)
-    try:
+    with spinning(device, module):
         thread = threading.Timer(0.05, ran.set)
         thread.start()
         with pytest.raises(stasis.Timeout, match="still|consumed"):
@@ -151,23 +155,15 @@ def test_wait_times_out_and_other_threads_run_meanwhile(device, module):
         assert ran.is_set()
         with pytest.raises(TimeoutError):
             device.queue.record().synchronize(timeout=0.0)
-    finally:
-        view[0] = 1
     device.synchronize()
 
 
 def test_ctrl_c_ends_a_wait(device, module):
-    stop = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    turns = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    view = stop.numpy()
-    module["spin"][1, 1](stop, turns)
-    try:
+    with spinning(device, module):
         threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
             # The handler runs in this thread, whichever thread was sent the signal.
             device.synchronize()
-    finally:
-        view[0] = 1
     device.synchronize()
 
 
@@ -179,22 +175,16 @@ def test_times_that_are_none_are_refused(device, seconds):
 
 def test_events_order_queues_and_tell_times(device, module):
     first, second = stasis.Queue(device), stasis.Queue(device, packets=64)
-    stop = stasis.Buffer.zeros(device, 1, "u4", memory="host")
-    turns = stasis.Buffer.zeros(device, 1, "u4", memory="host")
     out = stasis.Buffer.zeros(device, 1, "u4")
-    view = stop.numpy()
     begin = first.record()
-    module["spin"][1, 1, first](stop, turns)
-    end = first.record()
-    second.wait_for(end)
-    module["sum"][1, 1, second](out, b"\1\0\0\0\2\0\0\0\3\0\0\0")
-    after = second.record()
-    try:
+    with spinning(device, module, first):
+        end = first.record()
+        second.wait_for(end)
+        module["sum"][1, 1, second](out, b"\1\0\0\0\2\0\0\0\3\0\0\0")
+        after = second.record()
         begin.synchronize(timeout=60)
         time.sleep(0.05)
         assert not end.query() and not after.query()
-    finally:
-        view[0] = 1
     after.synchronize(timeout=60)
     assert end.query() and out.numpy()[0] == 6
     assert 0.04 < begin.elapsed(end) < 60 and end.elapsed(after) >= 0

@@ -12,7 +12,7 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-use crate::worker::{Worker, is_alive, succeeded, wait_until};
+use crate::worker::{Worker, is_alive, is_keeper, succeeded, wait_until};
 use crate::{criu, program};
 
 /// TIMEOUT: how long a worker may take to go on: long enough for any lease or retry on a busy machine.
@@ -209,8 +209,7 @@ fn reap_keepers() {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     for list in tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok()) {
         for pid in list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            if name.trim_end() == "stasis-keeper" {
+            if is_keeper(pid) {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
         }

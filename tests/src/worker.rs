@@ -341,11 +341,13 @@ pub fn has_client(executor: i32) -> bool {
 pub fn keepers_of(owner: i32) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_keeper = |pid: &i32| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name.trim_end() == "stasis-keeper" && is_alive(*pid) && watches(*pid, owner)
-    };
-    pids.filter(is_keeper).collect()
+    pids.filter(|pid| is_keeper(*pid) && is_alive(*pid) && watches(*pid, owner)).collect()
+}
+
+/// Whether a process, ended or not, is a keeper.
+#[must_use]
+pub fn is_keeper(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "stasis-keeper")
 }
 
 /// Whether a process has a pidfd of another.

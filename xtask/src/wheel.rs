@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::setup::process::{output, shown};
 use crate::setup::{self, Installed};
-use crate::workspace::{cargo, root, target};
+use crate::workspace::{build_packages, program, root, target};
 
 /// The packages of the programs and libraries in the wheel.
 const PACKAGES: [&str; 4] = ["stasis-softgpu", "stasis-cli", "stasis-interpose", "stasis-criu-beside"];
@@ -24,10 +24,8 @@ const MODULE: (&str, &str) = ("lib_stasis.so", "_stasis.abi3.so");
 /// Builds the wheel with optimisation, by maturin; its path.
 pub fn build(installed: &Installed) -> Result<PathBuf> {
     let python = setup::wheel()?;
-    let named = PACKAGES.iter().flat_map(|package| ["-p", *package]);
-    let build: Vec<&str> = ["build", "--release", "--locked"].into_iter().chain(named).collect();
-    cargo(&build, installed)?;
-    put_programs("release", &package().join("stasis/bin"), installed)?;
+    let at = build_packages(&PACKAGES, installed)?;
+    put_programs(at, &package().join("stasis/bin"), installed)?;
     let wheels = emptied("release")?;
     let mut maturin = maturin(&python, installed);
     shown(maturin.args(["build", "--locked", "--quiet", "--release", "--out"]).arg(&wheels))?;
@@ -48,8 +46,8 @@ pub fn pack(installed: &Installed) -> Result<PathBuf> {
             fs::copy(&path, inside.join(name)).with_context(|| format!("Cannot copy {}", path.display()))?;
         }
     }
-    strip(&target().join("debug").join(MODULE.0), &inside.join(MODULE.1))?;
-    put_programs("debug", &inside.join("bin"), installed)?;
+    strip(&program("debug", MODULE.0)?, &inside.join(MODULE.1))?;
+    put_programs(|name| program("debug", name), &inside.join("bin"), installed)?;
     let mut described = maturin(&python, installed);
     described.args(["pep517", "write-dist-info", "--interpreter"]).arg(&python).arg("--metadata-directory");
     output(described.arg(&unpacked))?;
@@ -88,12 +86,12 @@ fn only_file(wheels: &Path) -> Result<PathBuf> {
     Ok(found.remove(0))
 }
 
-/// Puts the programs that were built with a profile, and the demo's kernel, into a directory.
-fn put_programs(profile: &str, programs: &Path, installed: &Installed) -> Result<()> {
+/// Puts the programs, which are `at` these paths, and the demo's kernel into a directory.
+fn put_programs(at: impl Fn(&str) -> Result<PathBuf>, programs: &Path, installed: &Installed) -> Result<()> {
     setup::process::remove(programs)?;
     fs::create_dir_all(programs).with_context(|| format!("Cannot make {}", programs.display()))?;
     for file in FILES {
-        strip(&target().join(profile).join(file), &programs.join(file))?;
+        strip(&at(file)?, &programs.join(file))?;
     }
     let kernel = root().join("examples/custom_dispatcher/axpy.c");
     let mut clang = Command::new(&installed.clang);

@@ -87,7 +87,7 @@ pub fn target() -> PathBuf {
 }
 
 /// Builds packages with optimisation. Returns the directory of their programs.
-fn build_packages(packages: &[&str], installed: &Installed) -> Result<impl Fn(&str) -> Result<PathBuf>> {
+pub fn build_packages(packages: &[&str], installed: &Installed) -> Result<impl Fn(&str) -> Result<PathBuf>> {
     let named = packages.iter().flat_map(|package| ["-p", package]);
     let all: Vec<&str> = ["build", "--release", "--locked"].into_iter().chain(named).collect();
     cargo(&all, installed)?;
@@ -95,7 +95,7 @@ fn build_packages(packages: &[&str], installed: &Installed) -> Result<impl Fn(&s
 }
 
 /// The program of this name that was built with this profile.
-fn program(profile: &str, name: &str) -> Result<PathBuf> {
+pub fn program(profile: &str, name: &str) -> Result<PathBuf> {
     let path = target().join(profile).join(name);
     ensure!(path.exists(), "{} was not built", path.display());
     path.canonicalize().with_context(|| format!("Cannot resolve {}", path.display()))

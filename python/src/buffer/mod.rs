@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use stasis::{PoolKind, Transfer};
+use stasis::{Agent, Pool, Transfer};
 
 use self::view::View;
 use crate::device::{Device, runtime};
@@ -27,10 +27,10 @@ fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind)).map(|numpy| numpy.bind(py))
 }
 
-fn pool(name: &str) -> PyResult<PoolKind> {
+fn pool(agent: &Agent, name: &str) -> PyResult<Pool> {
     match name {
-        "vram" => Ok(PoolKind::Vram),
-        "host" => Ok(PoolKind::Gtt),
+        "vram" => Ok(agent.vram()),
+        "host" => Ok(agent.host()),
         _ => Err(PyValueError::new_err(format!("Memory {name:?} is unknown: give \"vram\" or \"host\""))),
     }
 }
@@ -110,8 +110,8 @@ impl Buffer {
         memory: &str,
     ) -> PyResult<Self> {
         process::check()?;
-        let kind = pool(memory)?;
-        let memory = Memory::allocate(py, device.get().agent(), kind, elements.total()?)?;
+        let pool = pool(device.get().agent(), memory)?;
+        let memory = Memory::allocate(py, &pool, elements.total()?)?;
         Ok(Self { memory: Arc::new(memory), elements, dtype, device })
     }
 
@@ -139,7 +139,7 @@ impl Buffer {
     /// A numpy array over its memory, which the CPU sees.
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let view = View::new(py, &self.memory, self.elements.clone())?;
-        if self.memory.kind == PoolKind::Vram {
+        if self.memory.is_of_device {
             self.device().note_view();
         }
         let array = numpy(py)?.call_method1("asarray", (view,))?;
@@ -312,10 +312,7 @@ impl Buffer {
     #[getter]
     #[pyo3(name = "memory")]
     fn py_memory(&self) -> &'static str {
-        match self.memory.kind {
-            PoolKind::Vram | PoolKind::FineVram => "vram",
-            PoolKind::Gtt | PoolKind::Kernarg => "host",
-        }
+        if self.memory.is_of_device { "vram" } else { "host" }
     }
 
     #[getter]

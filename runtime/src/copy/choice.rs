@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who moves the bytes, and which way: by size, by what lies between source and destination, and by who reaches whom.
+//! Which agent or engine moves the bytes, and over which path: chosen by size, by the link between source and destination, and by
+//! which agent reaches the other's memory.
 //!
 //! A copy engine runs beside the compute units and takes nothing from kernels, but has a fraction of the bandwidth of an
 //! agent's own memory and costs more to start. Over a link (PCIe, XGMI) the link is the limit in any case, so it gets
@@ -10,7 +11,7 @@
 //! what arrived. The source's pushes where only it reaches the other, or has the shorter way. If neither does, both copy,
 //! through system memory.
 //!
-//! INVARIANT: the choice changes who copies, never what is copied; and nobody is chosen who does not reach both ends.
+//! INVARIANT: the choice changes the mover, never what is copied; and no mover is chosen that does not reach both ends.
 
 use crate::context::agent::copy_path::{CopyEngine, CopyPath, Direction, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES};
 use crate::context::agent::links::Path;
@@ -26,7 +27,7 @@ pub(super) fn path_of(link: Link, direction: Direction, engine: CopyEngine) -> C
     }
 }
 
-/// Who copies between two places.
+/// The agents that copy between two places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// One agent, which reaches both.

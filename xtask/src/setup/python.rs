@@ -93,10 +93,9 @@ pub fn wheel(private: &Path) -> Result<PathBuf> {
 pub fn package(private: &Path, wheel: &Path, triton: Option<&Path>) -> Result<PathBuf> {
     let what = "numpy, pytest and mypy for the tests of the Python package, 12 packages, 35 MB";
     let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
-    let mut pip = Command::new(&python);
-    pip.args(["-I", "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
     // A file of the same version replaces the one before.
-    process::output(pip.args(["--no-deps", "--no-index", "--force-reinstall"]).arg(wheel))?;
+    let mut pip = pip(&python, "install");
+    process::output(pip.args(["--no-index", "--force-reinstall"]).arg(wheel))?;
     // The compiler is too large to have it twice.
     let list = packages_of(&python)?.join("triton.pth");
     let others = triton.map(packages_of).transpose()?;
@@ -126,16 +125,31 @@ pub fn typos(private: &Path) -> Result<PathBuf> {
 /// # Errors
 /// It could not be fetched, or has another hash.
 pub fn download(python: &Path, requirements: &Path, directory: &Path) -> Result<()> {
-    let mut pip = pip(python, "download");
+    let mut pip = pinned(python, "download");
     pip.arg("--dest").arg(directory).arg("-r").arg(requirements);
     process::retried(|| process::output(&mut pip)).map(drop)
 }
 
 /// pip with only pinned wheels; the machine's settings say where it fetches them from.
+fn pinned(python: &Path, verb: &str) -> Command {
+    let mut command = pip(python, verb);
+    command.args(["--require-hashes", "--only-binary", ":all:", "--retries", "5"]);
+    command
+}
+
+/// pip for what is named, without what that depends on.
 fn pip(python: &Path, verb: &str) -> Command {
     let mut command = Command::new(python);
-    command.args(["-I", "-m", "pip", verb, "--quiet", "--no-input", "--disable-pip-version-check"]);
-    command.args(["--require-hashes", "--no-deps", "--only-binary", ":all:", "--retries", "5"]);
+    command.args([
+        "-I",
+        "-m",
+        "pip",
+        verb,
+        "--quiet",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]);
     command
 }
 
@@ -154,7 +168,7 @@ fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -
     process::output(Command::new(&base).args(["-I", "-m", "venv"]).arg(directory))?;
     let list = directory.join("requirements.txt");
     fs::write(&list, requirements).with_context(|| format!("Could not write {}", list.display()))?;
-    let mut pip = pip(&python, "install");
+    let mut pip = pinned(&python, "install");
     pip.arg("-r").arg(&list);
     process::retried(|| process::output(&mut pip))
         .with_context(|| format!("Could not install {what}; run again, or {option}"))?;

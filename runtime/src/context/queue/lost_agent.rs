@@ -176,7 +176,7 @@ fn runs_queues(context: &Context, pass: &Pass<'_>, info: &AgentInfo) -> Result<O
     let queue = match create_queue(context, pass, info, Recipe::own_aql()) {
         Ok(queue) => queue,
         Err(QueueError::Lost(lost)) => return Err(lost.into()),
-        // Whoever asks will be told as much of his own queue.
+        // A caller that makes a queue of its own gets the same error.
         Err(error) => {
             tracing::warn!(target: "exceptions", %error, "whether the agent runs queues after a fault was not found out");
             return Ok(None);
@@ -184,7 +184,7 @@ fn runs_queues(context: &Context, pass: &Pass<'_>, info: &AgentInfo) -> Result<O
     };
     let runs = completes_a_packet(context, pass, &device, &queue);
     let destroy = || destroy_queue(context, pass, queue.key, &queue.live);
-    // Nobody else could try again.
+    // No other code knows this queue, so that none could destroy it later.
     if let Err(error) = destroy().or_else(|_| destroy()) {
         tracing::warn!(target: "exceptions", %error, queue = %queue.key, "the queue of a look could not be destroyed");
     }

@@ -181,7 +181,7 @@ impl TransferEngine {
                 bos: QueueBos { ring, page, eop: None, save_area: None, kernargs: None, scratch: None },
                 kernarg_slot_bytes: 0,
                 scratch_lane_bytes: 0,
-                // Nobody is told of its exceptions; who waits for a transfer finds that it does not end.
+                // No signal reports its exceptions: the wait for a transfer reaches its limit instead.
                 exceptions: SignalKey::from_raw(u32::MAX, u32::MAX),
                 inactive: None,
                 bias: 0,

@@ -262,7 +262,7 @@ impl Persist for Maps {
         self.table.save()
     }
 
-    /// Nobody has the mappings yet. [`Maps::check`] them.
+    /// No other table refers to the mappings yet: [`Maps::check`] tells whether they fit.
     fn restore((): (), state: &TableState<MapState>) -> Result<Self, TableError> {
         let table = Table::<MapEntry>::restore((), state)?;
         let places = table.iter().map(|(key, entry)| (entry.state.va, key)).collect();
