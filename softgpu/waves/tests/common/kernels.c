@@ -155,8 +155,10 @@ KERNEL endless(GLOBAL u32 *flag) {
   flag[1 + WG] = 7;
 }
 
+// out[64] becomes 1 when a wave runs.
 KERNEL spin(GLOBAL u32 *out) {
   u32 v = TID;
+  __scoped_atomic_store_n(out + 64, 1, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
   for (;;) {
     v = v * 1664525u + 1013904223u;
     if (v == 0x12345 && out[0] == 99) break;
