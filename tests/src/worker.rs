@@ -375,7 +375,8 @@ fn send(pid: i32, signal: Signal) {
 pub struct Stopped(Vec<i32>);
 
 impl Stopped {
-    /// Stops processes (SIGSTOP) and waits until they are.
+    /// Stops processes (SIGSTOP), each when the one before has stopped: one that has started another waits until that executes its
+    /// program (vfork), and does not stop before.
     ///
     /// # Panics
     /// When there are none, or one does not stop.
@@ -383,17 +384,15 @@ impl Stopped {
     pub fn stop(pids: Vec<i32>) -> Self {
         assert!(!pids.is_empty(), "nothing to stop");
         let stopped = Self(pids);
-        stopped.0.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
         let begun = Instant::now();
-        while let Some(pid) = stopped.0.iter().find(|pid| !is_stopped(**pid)) {
-            let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "process {pid} of {:?} does not stop: {}",
-                stopped.0,
-                status()
-            );
-            std::thread::sleep(Duration::from_millis(5));
+        for pid in &stopped.0 {
+            send(*pid, Signal::SIGSTOP);
+            while !is_stopped(*pid) {
+                let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let all = &stopped.0;
+                assert!(begun.elapsed() < PATIENCE, "process {pid} of {all:?} does not stop: {}", status());
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         stopped
     }
