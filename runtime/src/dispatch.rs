@@ -22,7 +22,9 @@ pub use self::arg::Arg;
 use self::arg::{are_words, try_put_words};
 use crate::code_object::{ExplicitArgument, Geometry, axes};
 use crate::context::error::SubmitError;
+use crate::context::hostcall::Hostcall;
 use crate::context::memory::mapped::Mapped;
+use crate::context::queue::host_calls;
 use crate::context::queue::live::aql::Reservation;
 use crate::context::signal::make::submitted;
 use crate::copy::Span;
@@ -157,7 +159,7 @@ impl<'a> Dispatch<'a> {
         let mut block = [0; SMALL_BLOCK];
         let is_filled = self.try_fill(&mut block);
         if !is_filled {
-            self.check_arguments()?;
+            self.check_arguments(&pass)?;
         }
         let index = {
             let mut slot = handle.live.reserve(&pass, 1)?;
@@ -276,6 +278,7 @@ impl<'a> Dispatch<'a> {
             queue: handle.page_va,
             private_base_hi: handle.private_base_hi,
             shared_base_hi: handle.shared_base_hi,
+            hostcall: handle.live.hostcall().map_or(0, Hostcall::va),
             ..Geometry::new(self.grid, self.block)
         }
     }
@@ -292,12 +295,12 @@ impl<'a> Dispatch<'a> {
 
     /// Everything that can be wrong with it apart from the queue.
     #[inline]
-    fn check(&self) -> Result<(), SubmitError> {
+    fn check(&self, pass: &Pass<'_>) -> Result<(), SubmitError> {
         self.check_launch()?;
         match self.small_arguments() {
             Some((_, [])) => Ok(()),
             Some((places, arguments)) if are_words(&self.queue.0.context, places, arguments) => Ok(()),
-            _ => self.check_arguments(),
+            _ => self.check_arguments(pass),
         }
     }
 
@@ -343,9 +346,10 @@ impl<'a> Dispatch<'a> {
         Ok(())
     }
 
-    /// Everything that can be wrong with its arguments.
-    fn check_arguments(&self) -> Result<(), SubmitError> {
-        let (context, layout) = (&self.queue.0.context, &self.kernel.layout);
+    /// Everything that can be wrong with its arguments; the queue has what a kernel needs to call the host then.
+    fn check_arguments(&self, pass: &Pass<'_>) -> Result<(), SubmitError> {
+        let handle = &*self.queue.0;
+        let (context, layout) = (&handle.context, &self.kernel.layout);
         match self.arguments {
             Arguments::Checked(arguments) => {
                 for (index, argument) in arguments.iter().enumerate() {
@@ -354,6 +358,11 @@ impl<'a> Dispatch<'a> {
                 layout.check(arguments)?;
             }
             Arguments::Raw(raw) => layout.check_raw(raw)?,
+        }
+        if layout.calls_host() && handle.live.hostcall().is_none() {
+            let provided = host_calls::provide(context, pass, &handle.agent.info, handle.key, &handle.live);
+            provided
+                .map_err(|source| SubmitError::HostCalls { kernel: self.kernel.name().to_owned(), source })?;
         }
         Ok(())
     }

@@ -69,6 +69,7 @@ pub use self::context::agent::select::{LeftOut, LeftOutReason};
 pub use self::context::agent::spec;
 pub use self::context::clocks::{SYSTEM_FREQUENCY, now as system_time};
 pub use self::context::error::*;
+pub use self::context::hostcall::output::{Printed, Stream};
 pub use self::context::program::Program;
 pub use self::context::queue::cu_mask::CuMask;
 pub use self::context::queue::fault::{

@@ -12,6 +12,7 @@ use crate::context::agent::info::AgentInfo;
 use crate::context::agent::links::LinkMatrix;
 use crate::context::agent::select::LeftOut;
 use crate::context::error::AllocError;
+use crate::context::hostcall::output::Printed;
 use crate::context::{Context, Submitter};
 
 /// A handle on the process's runtime. Cheap to clone.
@@ -54,6 +55,16 @@ impl Runtime {
         Ok(self.context.device_or_lost(&pass)?.transport().engine())
     }
 
+    /// What this process has had a software device do so far, as `key value` lines: `dispatches` that were begun, `waves` that have
+    /// ended, `instructions` that they have executed, and `copied_bytes` of copy engines; `None` on hardware.
+    ///
+    /// # Errors
+    /// [`AllocError::Lost`].
+    pub fn counts(&self) -> Result<Option<String>, AllocError> {
+        let pass = self.context.gate.enter()?;
+        Ok(self.context.device_or_lost(&pass)?.transport().counts())
+    }
+
     /// The agents, in the order of the list that selected them.
     pub fn agents(&self) -> Vec<Agent> {
         let agent =
@@ -78,6 +89,21 @@ impl Runtime {
     /// before, at each lock; a thread that blocks the signal is not held back, nor is a system call, which fails with EFAULT.
     pub fn hold_pointers(&self) {
         self.context.guard.enable();
+    }
+
+    /// Has what kernels print (printf, and what is made of it) be kept for [`Runtime::take_prints`] from now on, or, as at first, be
+    /// written to the process's standard output and error. Text that is kept already goes the new way. No more than 16 MiB are kept;
+    /// what was dropped is said where it would have been.
+    ///
+    /// Text is there when the kernel that printed it has completed. A reader that does not read holds nothing up.
+    pub fn keep_prints(&self, keep: bool) {
+        self.context.output.keep(keep);
+        self.context.output.write();
+    }
+
+    /// Takes what kernels have printed since the last call, in the order in which they did.
+    pub fn take_prints(&self) -> Vec<Printed> {
+        self.context.output.take()
     }
 
     /// Has a layer in front of the runtime know of locks; the first one that is set stays.

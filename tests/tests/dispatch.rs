@@ -199,11 +199,30 @@ fn kernel_that_wants_the_host_is_named_before_the_launch() {
     fs::write(shell.path("hosted.co"), compile("hosted.c", &shell.target, &[])).unwrap();
     let line = "hosted.co --groups 1 --block 1 --arg out:u64[1] --save 0=out.bin";
     let error = shell.refused(line);
-    assert!(error.contains("hosted may want") && error.contains("hidden_hostcall_buffer"), "{error}");
+    assert!(error.contains("hosted may want") && error.contains("hidden_heap_v1"), "{error}");
     assert!(error.contains("--without-services") && !shell.path("out.bin").exists(), "{error}");
     shell.dispatch(&format!("{line} --without-services"));
     assert_eq!(fs::read(shell.path("out.bin")).unwrap(), 1u64.to_le_bytes());
-    assert!(shell.dispatch("hosted.co").contains("hidden_hostcall_buffer"));
+    assert!(shell.dispatch("hosted.co").contains("hidden_heap_v1"));
+}
+
+#[test]
+fn what_a_kernel_prints_goes_where_no_script_looks_for_json() {
+    let shell = Shell::new();
+    fs::write(shell.path("print.co"), compile("print.c", &shell.target, &[])).unwrap();
+    let line = "dispatch print.co --kernel print --groups 1 --block 2 --arg u32:1";
+    let lines = ["group 0, lane 0, round 0.", "group 0, lane 1, round 0."];
+    let prose = shell.run(line);
+    let (out, error) = (text(&prose.stdout), text(&prose.stderr));
+    assert!(lines.iter().all(|line| out.contains(line) && !error.contains(line)), "{out}{error}");
+    let scripted = shell.run(&format!("{line} --json"));
+    succeeded(&scripted);
+    let (out, error) = (text(&scripted.stdout), text(&scripted.stderr));
+    assert!(lines.iter().all(|line| error.contains(line) && !out.contains(line)), "{out}{error}");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]

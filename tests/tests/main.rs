@@ -24,6 +24,7 @@ mod foreign_words;
 mod freeze;
 mod hardware;
 mod hip;
+mod host_calls;
 mod hsa;
 mod hsa_calls;
 mod in_place;

@@ -60,7 +60,7 @@ pub struct DispatchArgs {
     /// Run it N times before that, without counting them.
     #[arg(long, default_value_t = 0, value_name = "N", requires = "extent", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub warm_up: u32,
-    /// Launch a kernel that may want something of the host that is not offered (printf, assert, malloc): it finds 0 for
+    /// Launch a kernel that may want something of the host that is not offered (OpenCL's printf, malloc): it finds 0 for
     /// the address, and faults if it goes there.
     #[arg(long, requires = "extent")]
     without_services: bool,
@@ -75,11 +75,8 @@ pub struct DispatchArgs {
 }
 
 /// What the kernel calls the host for; there is nobody to answer.
-const SERVICES: [(&str, &str); 3] = [
-    ("hidden_hostcall_buffer", "HIP's printf and assert, and others' calls of the host"),
-    ("hidden_printf_buffer", "OpenCL's printf"),
-    ("hidden_heap_v1", "malloc and free"),
-];
+const SERVICES: [(&str, &str); 2] =
+    [("hidden_printf_buffer", "OpenCL's printf"), ("hidden_heap_v1", "malloc and free")];
 
 impl DispatchArgs {
     /// [`Self::timeout_ms`].

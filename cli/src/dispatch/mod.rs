@@ -24,10 +24,12 @@ mod stats;
 mod times;
 mod watchdog;
 
+use std::io::Write;
+
 use anyhow::{Context, Result};
 use stasis::code_object::{Bundle, CodeObject};
 use stasis::regular::{self, Links};
-use stasis::{Agent, Executable, Runtime};
+use stasis::{Agent, Executable, Printed, Runtime};
 
 pub use self::args::DispatchArgs;
 use self::code::Chosen;
@@ -78,7 +80,12 @@ pub fn run(mut args: DispatchArgs) -> Result<()> {
     };
     watchdog.step("loading the kernel");
     let kernel = Executable::load(&agent, &code).with_context(cannot_load)?.kernel(&kernel.name)?;
+    // With --json nothing else goes to standard output.
+    runtime.keep_prints(args.json);
     let run = run::run(&args, &runtime, &kernel, (grid, block), &watchdog);
+    for Printed { text, .. } in runtime.take_prints().iter().filter(|_| args.json) {
+        std::io::stderr().write_all(text)?;
+    }
     watchdog.step("closing it");
     if let Some(session) = session {
         // What there is to see of a dispatch that failed is what one looks for.

@@ -58,6 +58,12 @@ pub trait Transport: Send + Sync + Debug {
         None
     }
 
+    /// What this process has had the device do so far, as `key value` lines ([`wire::COUNTS_FILE`]). `None` for hardware, and for a
+    /// software device that does not answer.
+    fn counts(&self) -> Option<String> {
+        None
+    }
+
     /// Picoseconds that a byte read of a GPU's memory through its PCI aperture is to take beyond what memory takes: what a
     /// software device was told to imitate ([`wire::APERTURE_FILE`]). Readers wait so long by themselves. 0 for hardware,
     /// where the bus takes the time.

@@ -73,4 +73,5 @@ pub use self::self_checkpoint::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::snapshot::Metadata;
 pub use crate::image::IMAGE_FILE;
 pub use crate::linux::credentials::Peer;
+pub use crate::linux::incarnation::Incarnation;
 pub use crate::linux::process::{Ended, Process};

@@ -28,6 +28,8 @@ pub struct Geometry {
     pub private_base_hi: u32,
     /// High half of the shared aperture's address.
     pub shared_base_hi: u32,
+    /// Address of what kernels of the queue call the host through, 0 without any.
+    pub hostcall: u64,
 }
 
 impl Geometry {
@@ -46,6 +48,7 @@ impl Geometry {
             queue: 0,
             private_base_hi: 0,
             shared_base_hi: 0,
+            hostcall: 0,
         }
     }
 
@@ -68,6 +71,7 @@ impl Geometry {
             HiddenKind::PrivateBase => self.private_base_hi.into(),
             HiddenKind::SharedBase => self.shared_base_hi.into(),
             HiddenKind::QueuePtr => self.queue,
+            HiddenKind::Hostcall => self.hostcall,
         }
     }
 }
@@ -165,6 +169,13 @@ impl KernargLayout {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Whether the kernel may call the host.
+    #[inline]
+    #[must_use]
+    pub fn calls_host(&self) -> bool {
+        self.hidden.iter().any(|hidden| hidden.kind == HiddenKind::Hostcall)
     }
 
     /// What the block's address must be a multiple of.

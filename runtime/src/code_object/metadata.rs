@@ -150,6 +150,8 @@ pub enum HiddenKind {
     SharedBase,
     /// Address of the queue's `amd_queue_t`.
     QueuePtr,
+    /// Address of what the kernel calls the host through.
+    Hostcall,
     /// Address of a service that this runtime does not offer; always 0.
     Service(&'static str),
 }
@@ -162,7 +164,7 @@ impl HiddenKind {
             Self::None => None,
             Self::GroupSize(_) | Self::Remainder(_) | Self::GridDims => Some(2),
             Self::BlockCount(_) | Self::DynamicLdsSize | Self::PrivateBase | Self::SharedBase => Some(4),
-            Self::GlobalOffset(_) | Self::QueuePtr | Self::Service(_) => Some(8),
+            Self::GlobalOffset(_) | Self::QueuePtr | Self::Hostcall | Self::Service(_) => Some(8),
         }
     }
 
@@ -208,7 +210,7 @@ const KINDS: [(&str, ValueKind); 31] = [
     ("hidden_shared_base", hidden(HiddenKind::SharedBase)),
     ("hidden_queue_ptr", hidden(HiddenKind::QueuePtr)),
     ("hidden_printf_buffer", service("hidden_printf_buffer")),
-    ("hidden_hostcall_buffer", service("hidden_hostcall_buffer")),
+    ("hidden_hostcall_buffer", hidden(HiddenKind::Hostcall)),
     ("hidden_heap_v1", service("hidden_heap_v1")),
     ("hidden_default_queue", service("hidden_default_queue")),
     ("hidden_completion_action", service("hidden_completion_action")),
@@ -240,8 +242,7 @@ pub(super) fn parse(note: &[u8]) -> Result<Metadata, CodeObjectError> {
 }
 
 impl KernelMetadata {
-    /// What the kernel may want of a host and this runtime does not offer, by `.value_kind`: `hidden_hostcall_buffer` and
-    /// the like. The kernel finds 0 where their addresses should be.
+    /// What the kernel may want of a host and this runtime does not offer, by `.value_kind`: `hidden_heap_v1` and the like. The kernel finds 0 where their addresses should be.
     pub fn services(&self) -> impl Iterator<Item = &'static str> {
         self.arguments.iter().filter_map(|argument| match argument.kind {
             ValueKind::Hidden(HiddenKind::Service(name)) => Some(name),

@@ -4,7 +4,8 @@
 //! INVARIANT: nothing in this folder imports what is above it: the public handles, copies, sharing between processes and
 //! checkpoints. Each piece of state has one owner here: [`registry`] every object handed out, [`device`] what lives in
 //! the driver, [`queue`] and [`signal`] the words that packets and threads share, [`agent`] the GPUs, [`memory`] the
-//! making and freeing of buffer objects, [`clocks`] what times are, [`events`] the thread that listens to the driver. The layers above keep what is
+//! making and freeing of buffer objects, [`clocks`] what times are, [`events`] the thread that listens to the driver, [`hostcall`] what
+//! kernels want of the process. The layers above keep what is
 //! theirs in [`Context::layer`].
 //!
 //! Lock order, outermost first:
@@ -26,6 +27,7 @@ pub mod device;
 pub mod error;
 pub mod events;
 pub mod handover;
+pub mod hostcall;
 mod layers;
 pub mod memory;
 pub mod open;
@@ -49,6 +51,7 @@ use self::clocks::Clocks;
 use self::device::Device;
 use self::error::Lost;
 use self::events::thread_handle::Watch;
+use self::hostcall::output::Output;
 pub use self::layers::Layer;
 use self::layers::Layers;
 use self::memory::arriving::Arriving;
@@ -91,6 +94,8 @@ pub struct Context {
     pub code_caches: CodeCaches,
     /// On which agents the driver runs no queues any more.
     pub lost_agents: LostAgents,
+    /// What kernels have printed.
+    pub output: Output,
     /// Buffers whose contents are still to come.
     pub arriving: Arriving,
     /// Holds threads back that have pointers to device memory.

@@ -10,6 +10,8 @@ mod tests;
 use std::ops::Range;
 use std::time::Duration;
 
+use stasis_protocol::gate::Pass;
+
 use super::{Dispatch, SMALL_BLOCK, retry};
 use crate::context::error::SubmitError;
 use crate::context::signal::make::submitted;
@@ -36,7 +38,7 @@ impl Queue {
         }
         handle.check_alive()?;
         for (index, dispatch) in dispatches.iter().enumerate() {
-            dispatch.check_for(self).map_err(|error| error.of_packet(index))?;
+            dispatch.check_for(self, &pass).map_err(|error| error.of_packet(index))?;
         }
         let count = handle.check_room(dispatches.len())?;
         let mut slots = handle.live.reserve(&pass, count)?;
@@ -82,11 +84,11 @@ fn completes_same(one: Option<&Signal>, other: Option<&Signal>) -> bool {
 impl Dispatch<'_> {
     /// Checks it for a submission by `queue`.
     #[inline]
-    pub(super) fn check_for(&self, queue: &Queue) -> Result<(), SubmitError> {
+    pub(super) fn check_for(&self, queue: &Queue, pass: &Pass<'_>) -> Result<(), SubmitError> {
         if !std::ptr::eq(&*self.queue.0, &*queue.0) {
             return Err(SubmitError::OtherQueue { found: self.queue.key(), queue: queue.key() });
         }
-        self.check()
+        self.check(pass)
     }
 }
 

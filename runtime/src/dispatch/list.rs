@@ -126,7 +126,7 @@ impl CommandList {
     /// # Errors
     /// What is wrong with the dispatch, as for [`Dispatch::submit`]; [`SubmitError::OtherQueue`]. The list is then as before.
     pub fn dispatch(&mut self, dispatch: Dispatch<'_>) -> Result<usize, SubmitError> {
-        dispatch.check_for(&self.queue)?;
+        dispatch.check_for(&self.queue, &self.queue.0.context.gate.enter()?)?;
         let kernel = dispatch.kernel;
         let (block, bytes) = (self.blocks.len(), kernel.layout.bytes().next_multiple_of(SMALL_BLOCK));
         self.blocks.resize(block + bytes, 0);

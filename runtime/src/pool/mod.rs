@@ -133,6 +133,15 @@ impl Pool {
     pub fn alloc(&self, bytes: u64) -> Result<Buffer, AllocError> {
         self.make(self.request(bytes), bytes)
     }
+
+    /// As [`Pool::alloc`], and waves may execute what is written there: for those who write packets themselves, and place code for them.
+    ///
+    /// # Errors
+    /// As for [`Pool::alloc`].
+    pub fn alloc_executable(&self, bytes: u64) -> Result<Buffer, AllocError> {
+        let request = self.request(bytes);
+        self.make(Request { flags: request.flags | flags::EXECUTABLE, ..request }, bytes)
+    }
 }
 
 /// Makes a buffer object and a handle that says `bytes`.

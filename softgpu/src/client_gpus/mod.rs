@@ -162,6 +162,14 @@ impl ClientGpus {
         self.journal.summary(self.workers.counts())
     }
 
+    /// The same as `key value` lines (`kfd::transport::wire::COUNTS_FILE`).
+    pub fn counts(&self) -> String {
+        let Summary { dispatches, waves, instructions, copied_bytes, .. } = self.summary();
+        format!(
+            "dispatches {dispatches}\nwaves {waves}\ninstructions {instructions}\ncopied_bytes {copied_bytes}\n"
+        )
+    }
+
     /// Which units of `unit` bytes of these ranges of the client's addresses, and bytes, the GPUs have written since this was last
     /// asked (`kfd::transport::wire::Request::Written`).
     ///

@@ -16,7 +16,7 @@ use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
 use kfd::transport::control::ExecutorAnswer;
 use kfd::transport::gate::{GATE_NAME, Gate};
 use kfd::transport::wire::{
-    APERTURE_FILE, ENGINE_FILE, LostPages, MAX_INLINE_BYTES, PROTOCOL, Reply, Request,
+    APERTURE_FILE, COUNTS_FILE, ENGINE_FILE, LostPages, MAX_INLINE_BYTES, PROTOCOL, Reply, Request,
 };
 use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
@@ -282,6 +282,7 @@ impl Host {
     pub(super) fn answer(&self, request: Request, fds: Vec<OwnedFd>, same_process: bool) -> Answer {
         match request {
             Request::Hello { .. } => error(Errno::EPROTO, "Hello twice"),
+            Request::ReadSysfs { path } if path == COUNTS_FILE => Reply::Sysfs(Ok(self.gpus.counts())).into(),
             Request::ReadSysfs { path } if path == ENGINE_FILE => {
                 Reply::Sysfs(Ok(self.engine.clone())).into()
             }

@@ -41,7 +41,7 @@ use self::session::Channels;
 use self::sessions::Sessions;
 use self::start::Start;
 pub use self::start::{Launch, SETTINGS, SOFTGPUD_VARIABLE, StartError, find as find_softgpud};
-use super::wire::{APERTURE_FILE, ENGINE_FILE, Reply, Request, WireError};
+use super::wire::{APERTURE_FILE, COUNTS_FILE, ENGINE_FILE, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::errno;
 use crate::topology::{MemorySource, SysfsSource};
@@ -151,6 +151,10 @@ impl Transport for SoftTransport {
 
     fn engine(&self) -> Option<String> {
         SysfsSource::read(self, ENGINE_FILE).ok()
+    }
+
+    fn counts(&self) -> Option<String> {
+        SysfsSource::read(self, COUNTS_FILE).ok()
     }
 
     fn aperture_read_cost(&self, gpu: crate::GpuId) -> u64 {

@@ -32,6 +32,10 @@ pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// CPU has) and `workers`.
 pub const ENGINE_FILE: &str = "softgpud/engine";
 
+/// What the client has had its GPUs do so far, one `key value` line each for `dispatches` that were begun, `waves` that have ended,
+/// `instructions` that they have executed, and `copied_bytes` of copy engines.
+pub const COUNTS_FILE: &str = "softgpud/counts";
+
 /// What reads through the GPUs' apertures are to cost: `gpu_id picoseconds` a line, a byte each
 /// ([`super::Transport::aperture_read_cost`]). Of the GPUs that are not in it they cost nothing.
 pub const APERTURE_FILE: &str = "softgpud/aperture";
@@ -141,7 +145,7 @@ pub enum Request {
         /// Bytes of a unit of the answer, a multiple of a page.
         unit: u64,
     },
-    /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
+    /// Reads a topology file, [`ENGINE_FILE`], [`COUNTS_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
         path: String,

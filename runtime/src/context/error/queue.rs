@@ -186,6 +186,17 @@ pub enum SubmitError {
         "A buffer that the kernel may reach, whose contents have come after the restore, cannot be mapped to its agents"
     )]
     Contents(#[source] DeviceError),
+    /// What its kernel would call the host through could not be made.
+    #[error(
+        "Kernel {kernel} may call the host (printf, assert), and the memory for it could not be allocated"
+    )]
+    HostCalls {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        #[source]
+        source: AllocError,
+    },
     /// The ring had no room for as long as the caller would wait.
     #[error("The queue was still full after {} ms, with {packets} packets", waited.as_millis())]
     Timeout {

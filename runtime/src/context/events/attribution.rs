@@ -129,7 +129,7 @@ pub(super) fn diagnose(
     key: QueueKey,
     cause: Cause,
 ) -> Option<Arc<QueueFault>> {
-    let Cause { bits, memory, scratch, evicted, lost } = cause;
+    let Cause { bits, memory, scratch, service, evicted, lost } = cause;
     let waves = suspend_and_read(device, registry, key);
     // It is off the hardware, and nobody will answer it.
     scratch::close_question(registry, key);
@@ -151,6 +151,7 @@ pub(super) fn diagnose(
         codes,
         memory,
         scratch,
+        service,
         wave,
         unread,
         packet,

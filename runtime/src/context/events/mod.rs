@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The event thread: hears of memory faults, queue exceptions and resets, finds out whose they are, and tells
-//! everyone who waits; and of queues that ask for scratch, which it gives them (`queue::scratch`).
+//! everyone who waits; of queues that ask for scratch, which it gives them (`queue::scratch`); and of kernels that call the host
+//! (`queue::host_calls`).
 //!
 //! INVARIANT: the thread touches shared memory only while it holds the device, and is stopped before the device is
 //! let go; so it needs no pass and works while the gate is closed. An event is no more than a hint: whenever the thread
@@ -26,7 +27,7 @@ use crate::context::device::{Device, DeviceEvents};
 use crate::context::error::{AgentLost, DeviceError};
 use crate::context::memory::guard;
 use crate::context::queue::fault::{Cause, MemoryViolation};
-use crate::context::queue::scratch;
+use crate::context::queue::{host_calls, scratch};
 use crate::context::registry::state::QueueKey;
 use crate::context::signal::event::EventLive;
 
@@ -34,7 +35,7 @@ use crate::context::signal::event::EventLive;
 /// wait for the second before the waves are searched instead.
 const PAIR_GRACE: Duration = Duration::from_millis(50);
 /// TIMEOUT: a queue that asked for something and was suspended before it had it does not ask again when it is back; how
-/// long to sleep at most while there is one.
+/// long to sleep at most while there is one, or text that its reader does not take.
 const PUT_OFF_POLL: Duration = Duration::from_millis(5);
 
 /// Starts the thread on `device`.
@@ -94,7 +95,8 @@ fn listening(context: &Context) -> Option<(DeviceEvents, Arc<EventLive>, Option<
         queue_exception: id(&queue),
         wake: id(&context.wake),
     };
-    let limit = scratch::is_asked(&registry).then_some(PUT_OFF_POLL);
+    let is_put_off = scratch::is_asked(&registry) || context.output.is_waiting();
+    let limit = is_put_off.then_some(PUT_OFF_POLL);
     Some((events, queue, limit))
 }
 
@@ -182,7 +184,8 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         let fault = diagnose(device, &mut registry, queue, cause);
         guilty = guilty.or(fault.filter(|fault| fault.memory.is_some()));
     }
-    for (queue, cause) in scratch::answer(context, device, &mut registry) {
+    let (heard, refused) = host_calls::hear(&registry, &context.output);
+    for (queue, cause) in scratch::answer(context, device, &mut registry).into_iter().chain(refused) {
         is_news = true;
         diagnose(device, &mut registry, queue, cause);
     }
@@ -201,6 +204,10 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         }
     }
     drop(registry);
+    context.output.write();
+    if !heard.is_empty() {
+        host_calls::answer(&context.registry.lock(), heard);
+    }
     if is_news {
         wake_everyone(context, device);
     }

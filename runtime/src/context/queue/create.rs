@@ -156,6 +156,7 @@ pub fn create_queue(
         scratch_lane_bytes: recipe.scratch_lane_bytes,
         exceptions,
         inactive,
+        hostcall_doorbell: None,
         bias: 0,
         write_index: 0,
         waiting: Vec::new(),
@@ -227,6 +228,11 @@ pub fn destroy_queue(
     for bo in queue.state.bos.all() {
         unmake_bo(&mut registry, &device, bo);
     }
+    let doorbell = queue.state.hostcall_doorbell.and_then(|signal| registry.signals.get(signal));
+    if let Some(doorbell) = doorbell.and_then(|signal| signal.live.as_ref()) {
+        // What kernels add to it is no completion that was promised.
+        doorbell.settle();
+    }
     for signal in queue.state.signals() {
         drop_signal(context, &mut registry, signal);
     }
@@ -263,7 +269,15 @@ impl Parts<'_> {
         let own = |role, bytes| Request::queue_memory(role, bytes, agent);
         let ring = self.bo("ring", own(BoRole::Ring, u64::from(recipe.ring_bytes)))?;
         let page = self.bo("index page", own(BoRole::QueuePage, PAGE_BYTES))?;
-        let mut bos = QueueBos { ring, page, eop: None, save_area: None, kernargs: None, scratch: None };
+        let mut bos = QueueBos {
+            ring,
+            page,
+            eop: None,
+            save_area: None,
+            kernargs: None,
+            scratch: None,
+            hostcall: None,
+        };
         if recipe.kind.has_eop(info.target()) {
             let eop = Request {
                 flags: flags::VRAM_HIDDEN | flags::EXECUTABLE,

@@ -176,6 +176,8 @@ pub struct QueueFault {
     pub memory: Option<MemoryViolation>,
     /// The scratch memory it could not be given, if it was that.
     pub scratch: Option<ScratchFault>,
+    /// What of the host its kernel called, which is not offered, if that is why.
+    pub service: Option<u32>,
     /// The wave that did it, if one was found.
     pub wave: Option<FaultingWave>,
     /// Why its waves are not known, if they are not.
@@ -226,8 +228,16 @@ impl QueueFault {
         }
         match &self.scratch {
             Some(scratch) => write!(f, "{scratch}")?,
+            None if self.service.is_some() => {}
             None if self.codes.is_empty() => write!(f, " its processor gave a code that is not known")?,
             None => {}
+        }
+        if let Some(service) = self.service {
+            let name = service_name(service);
+            write!(
+                f,
+                " its kernel called the host for {name} (service {service}), which the runtime does not offer"
+            )?;
         }
         if let Some(memory) = &self.memory {
             write!(f, " ({} at {:#x})", self.why_refused(memory), memory.address)?;
@@ -268,6 +278,16 @@ impl QueueFault {
     }
 }
 
+/// What a service of the host is for (the ids of ROCm's device library, `ockl/inc/hostcall.h`).
+const fn service_name(service: u32) -> &'static str {
+    match service {
+        1 => "a function of its",
+        3 => "memory",
+        4 => "a sanitizer's report",
+        _ => "something unknown",
+    }
+}
+
 /// Why a queue cannot go on.
 #[derive(Debug, Default)]
 pub struct Cause {
@@ -277,6 +297,8 @@ pub struct Cause {
     pub memory: Option<MemoryViolation>,
     /// The scratch memory that could not be given, if that is why.
     pub scratch: Option<ScratchFault>,
+    /// What of the host its kernel called, which is not offered, if that is why.
+    pub service: Option<u32>,
     /// Whether the driver took queues of this process off the agent together with it.
     pub evicted: bool,
     /// The fault of another queue, if the driver took this one off the agent for it.
@@ -301,6 +323,7 @@ mod tests {
                 no_execute: false,
             }),
             scratch: None,
+            service: None,
             wave: Some(FaultingWave {
                 pc: 0x1000_0000_0140,
                 kernel: Some(("axpy".into(), 0x40)),
@@ -351,6 +374,7 @@ mod tests {
                 codes: vec![ExceptionCode::WaveMemoryViolation],
                 memory: Some(memory),
                 scratch: None,
+                service: None,
                 wave: wave(pc),
                 unread: None,
                 packet: None,
@@ -375,6 +399,7 @@ mod tests {
             codes: Vec::new(),
             memory: None,
             scratch: Some(scratch),
+            service: None,
             wave: None,
             unread: None,
             packet: None,
@@ -385,7 +410,9 @@ mod tests {
         for part in ["deep", "4096 bytes of scratch a lane", "402653184 bytes", "65536 bytes are available"] {
             assert!(text.contains(part), "{text}");
         }
-        let unknown = QueueFault { scratch: None, ..fault }.to_string();
+        let unknown = QueueFault { scratch: None, ..fault.clone() }.to_string();
         assert!(unknown.contains("not known"), "{unknown}");
+        let called = QueueFault { scratch: None, service: Some(1), ..fault }.to_string();
+        assert!(called.contains("(service 1), which the runtime does not offer; destroy"), "{called}");
     }
 }

@@ -9,6 +9,7 @@ pub mod code_caches;
 pub mod create;
 pub mod cu_mask;
 pub mod fault;
+pub mod host_calls;
 pub mod idle;
 pub mod live;
 pub mod lost_agent;

@@ -112,6 +112,8 @@ pub enum BoRole {
     Kernargs,
     /// A queue's scratch memory.
     Scratch,
+    /// What a queue's kernels call the host through. Since format 1.6.
+    Hostcall,
     /// A loaded code object.
     Image,
     /// The code of an agent's trap handler.
@@ -135,6 +137,7 @@ impl BoRole {
                 | BoRole::Signals
                 | BoRole::SharedSignal
                 | BoRole::QueuePage
+                | BoRole::Hostcall
                 | BoRole::Image
                 | BoRole::Physical
         )
@@ -154,6 +157,7 @@ impl BoRole {
             BoRole::SaveArea => "save areas",
             BoRole::Kernargs => "kernel arguments",
             BoRole::Scratch => "scratch",
+            BoRole::Hostcall => "host calls",
             BoRole::Image => "code objects",
             BoRole::TrapHandler => "trap handlers",
             BoRole::Range => "reserved ranges",
@@ -251,6 +255,9 @@ pub struct QueueState {
     /// before there was one have none.
     #[serde(default)]
     pub inactive: Option<Key<SignalState>>,
+    /// The signal that its kernels raise when they call the host, if they can. Since format 1.6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostcall_doorbell: Option<Key<SignalState>>,
     /// What the hardware's pointers lack: `logical = hardware + bias`, in units of the kind
     /// ([`QueueKind::unit_bytes`]).
     pub bias: u64,
@@ -267,7 +274,7 @@ pub struct QueueState {
 impl QueueState {
     /// Its own signals.
     pub fn signals(&self) -> impl Iterator<Item = Key<SignalState>> + use<> {
-        [Some(self.exceptions), self.inactive].into_iter().flatten()
+        [Some(self.exceptions), self.inactive, self.hostcall_doorbell].into_iter().flatten()
     }
 }
 
@@ -334,12 +341,15 @@ pub struct QueueBos {
     pub kernargs: Option<Key<BoState>>,
     /// Scratch, if it has any.
     pub scratch: Option<Key<BoState>>,
+    /// What its kernels call the host through, if they can. Since format 1.6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostcall: Option<Key<BoState>>,
 }
 
 impl QueueBos {
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Key<BoState>> + use<> {
-        let others = [self.eop, self.save_area, self.kernargs, self.scratch];
+        let others = [self.eop, self.save_area, self.kernargs, self.scratch, self.hostcall];
         [self.ring, self.page].into_iter().chain(others.into_iter().flatten())
     }
 }

@@ -42,6 +42,7 @@ fn one_of_each() -> Registry {
         save_area: Some(add(BoRole::SaveArea, 0x2c0_2000)),
         kernargs: Some(add(BoRole::Kernargs, 1 << 19)),
         scratch: Some(add(BoRole::Scratch, 3 << 20)),
+        hostcall: Some(add(BoRole::Hostcall, 1 << 16)),
     };
     registry.remove_bo(gone).unwrap();
     let event = registry
@@ -53,6 +54,9 @@ fn one_of_each() -> Registry {
     let inactive = registry
         .signals
         .insert(Signal { state: SignalState { page, slot: 4, event: Some(event) }, live: None });
+    let doorbell = registry
+        .signals
+        .insert(Signal { state: SignalState { page, slot: 5, event: Some(event) }, live: None });
     registry.queues.insert(Queue {
         state: QueueState {
             agent: AgentIndex(0),
@@ -67,6 +71,7 @@ fn one_of_each() -> Registry {
             scratch_lane_bytes: 16,
             exceptions: signal,
             inactive: Some(inactive),
+            hostcall_doorbell: Some(doorbell),
             bias: 128,
             write_index: 150,
             waiting: Vec::new(),
@@ -181,6 +186,19 @@ fn image_without_inactive_signals_is_understood() {
 }
 
 #[test]
+fn image_of_a_time_without_host_calls_is_understood() {
+    let state = one_of_each().save();
+    let mut json = serde_json::to_value(&state).unwrap();
+    let queue = json["queues"]["entries"][0][1].as_object_mut().unwrap();
+    assert!(queue.remove("hostcall_doorbell").is_some());
+    assert!(queue["bos"].as_object_mut().unwrap().remove("hostcall").is_some());
+    let old: RegistryState = serde_json::from_value(json).unwrap();
+    let queue = &old.queues.entries[0].1;
+    assert_eq!((queue.hostcall_doorbell, queue.bos.hostcall), (None, None));
+    Registry::restore((), &old).unwrap();
+}
+
+#[test]
 fn image_of_a_time_without_sharing_is_understood() {
     let state = one_of_each().save();
     let mut json = serde_json::to_value(&state).unwrap();
@@ -215,12 +233,13 @@ fn restore_rejects_overlap_and_dangling_keys() {
     let mut outside = good.clone();
     outside.bos.entries[0].1.va = 0;
     assert!(matches!(Registry::restore((), &outside), Err(RegistryError::Address { .. })));
-    for stale in [0, 1] {
+    for stale in [0, 1, 2] {
         let mut no_signal = good.clone();
         let queue = &mut no_signal.queues.entries[0].1;
         match stale {
             0 => queue.exceptions = Key::from_raw(0, 9),
-            _ => queue.inactive = Some(Key::from_raw(1, 9)),
+            1 => queue.inactive = Some(Key::from_raw(1, 9)),
+            _ => queue.hostcall_doorbell = Some(Key::from_raw(2, 9)),
         }
         let error = Registry::restore((), &no_signal).unwrap_err();
         assert_eq!(error, RegistryError::Dangling { what: "queue", index: 0, missing: "signal" });

@@ -84,6 +84,21 @@ fn golden_image_of_format_1_4_loads_and_verifies() {
     Registry::restore((), registry).unwrap();
 }
 
+/// Written by the last version of format 1.5: a queue, a signal, a buffer whose byte `i` is `i * 7 / 8`.
+#[test]
+fn golden_image_of_format_1_5_loads_and_verifies() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/image/golden/format-1.5.img");
+    assert_eq!(std::fs::read(&path).unwrap()[8..12], [1, 0, 5, 0]);
+    let image = Image::open(&path).unwrap();
+    image.verify().unwrap();
+    let metadata: Metadata = image.metadata().unwrap();
+    let registry = &metadata.registry;
+    // What came with 1.6.
+    let [(_, queue)] = &registry.queues.entries[..] else { panic!("{:?}", registry.queues) };
+    assert_eq!((queue.hostcall_doorbell, queue.bos.hostcall), (None, None));
+    Registry::restore((), registry).unwrap();
+}
+
 fn assert_holds_what_was_written(image: &Image, metadata: &Metadata, sentence: &[u8]) {
     let registry = &metadata.registry;
     // What came with 1.2.

@@ -19,6 +19,7 @@ use queues::ring::{Rebase, Ring};
 use queues::target::Target;
 use stasis_protocol::gate::{Closed, Gate, GatedCell, Pass};
 
+use crate::context::hostcall::Hostcall;
 use crate::context::memory::host_writes::HostWrites;
 use crate::context::memory::mapped::Mapped;
 use crate::context::queue::fault::QueueFault;
@@ -68,6 +69,8 @@ pub struct QueueLive {
     producer: Mutex<()>,
     /// The packets of a drain's marker, of a queue of words; see `marker`.
     marker: Vec<u32>,
+    /// What its kernels call the host through, from the first one that may.
+    hostcall: OnceLock<Hostcall>,
     /// Signals that packets written by the caller will complete.
     promised: Mutex<Vec<Weak<SignalLive>>>,
 }
@@ -107,6 +110,7 @@ impl QueueLive {
             destroyed: AtomicBool::new(false),
             producer: Mutex::new(()),
             marker: marker::words(state.kind, target, memory.page),
+            hostcall: OnceLock::new(),
             promised: Mutex::new(Vec::new()),
         }
     }
@@ -130,6 +134,17 @@ impl QueueLive {
         if let Some(writes) = &self.host_writes {
             writes.flush(pass);
         }
+    }
+
+    /// What its kernels call the host through, if they can.
+    #[inline]
+    pub fn hostcall(&self) -> Option<&Hostcall> {
+        self.hostcall.get()
+    }
+
+    /// Has its kernels call the host through this, unless they can already.
+    pub fn set_hostcall(&self, hostcall: Hostcall) {
+        self.hostcall.get_or_init(|| hostcall);
     }
 
     /// Lets go of the doorbell, whose slice must not outlive the device.
