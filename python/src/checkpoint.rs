@@ -10,6 +10,8 @@ use stasis::explain;
 
 use crate::device::runtime;
 use crate::error::CheckpointError;
+use crate::printed;
+use crate::restored::ByItself;
 use crate::wait;
 
 /// What a checkpoint has come to: complete, or restored from.
@@ -52,6 +54,9 @@ pub fn checkpoint(
     let lock_deadline = wait::seconds(timeout)?;
     let options = SelfCheckpoint { mode, lock_deadline, leave_running, ..SelfCheckpoint::default() };
     let runtime = runtime(py)?;
+    // A copy would pass it on as well.
+    printed::pass_on(py);
+    let _by_itself = ByItself::begin();
     let life = py.detach(|| runtime.checkpoint_to(&directory, &options));
     match life {
         Ok(life) => Ok(Checkpoint { directory, restored: matches!(life, Life::Restored(_)) }),

@@ -15,6 +15,7 @@ use stasis::{Agent, MemoryPlace, Options, QueueOptions, Runtime, explain};
 use crate::error;
 use crate::process::{self, Held};
 use crate::queue::Queue;
+use crate::restored;
 
 /// What the process's runtime was opened on, as it was asked for.
 static OPENED: Mutex<Option<String>> = Mutex::new(None);
@@ -50,6 +51,8 @@ fn begin(wanted: Option<&str>) -> PyResult<Runtime> {
     process::note_open();
     let runtime = Runtime::open(Options { device, agents: None }).map_err(|found| error::plain(&found))?;
     runtime.hold_pointers();
+    runtime.keep_prints(true);
+    restored::watch(&runtime);
     opened.get_or_insert_with(|| named.to_owned());
     Ok(runtime)
 }
@@ -66,6 +69,17 @@ pub fn open(py: Python<'_>, device: Option<&str>) -> PyResult<()> {
 #[pyfunction]
 pub fn device_count(py: Python<'_>) -> PyResult<usize> {
     Ok(runtime(py)?.agents().len())
+}
+
+/// What a software device has done for this process, by name; nothing of hardware, and before the runtime is open.
+#[pyfunction(name = "_counts")]
+pub fn counts(py: Python<'_>) -> PyResult<Vec<(String, u64)>> {
+    let Some(runtime) = Runtime::current().filter(|_| process::check().is_ok()) else {
+        return Ok(Vec::new());
+    };
+    let text = py.detach(|| runtime.counts()).map_err(|found| error::alloc(&found))?.unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    Ok(pairs.filter_map(|(name, count)| Some((name.to_owned(), count.parse().ok()?))).collect())
 }
 
 /// An agent.
@@ -179,6 +193,29 @@ impl Device {
         answer.set_item("available", available)?;
         answer.set_item("held", own.map_or(0, |own| own.bytes))?;
         answer.set_item("peak", own.map_or(0, |own| own.peak))?;
+        Ok(answer)
+    }
+
+    /// What the topology says of it, by KFD's names.
+    #[pyo3(name = "_topology")]
+    fn topology<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let node = &self.agent.node().properties;
+        let answer = PyDict::new(py);
+        for (name, value) in [
+            ("array_count", node.array_count),
+            ("cu_per_simd_array", node.cu_per_simd_array),
+            ("drm_render_minor", node.drm_render_minor),
+            ("gfx_target_version", node.gfx_target_version),
+            ("lds_size_in_kb", node.lds_size_in_kb),
+            ("max_slots_scratch_cu", node.max_slots_scratch_cu),
+            ("max_waves_per_simd", node.max_waves_per_simd),
+            ("num_xcc", node.num_xcc),
+            ("simd_arrays_per_engine", node.simd_arrays_per_engine),
+            ("simd_count", node.simd_count),
+            ("simd_per_cu", node.simd_per_cu),
+        ] {
+            answer.set_item(name, value)?;
+        }
         Ok(answer)
     }
 

@@ -6,7 +6,9 @@ use std::error::Error as StdError;
 use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTimeoutError, PyValueError};
-use stasis::{AllocError, CopyError, LoadError as LoadResult, QueueError, SubmitError, WaitError, explain};
+use stasis::{
+    AllocError, CopyError, LoadError as LoadResult, QueueError, RawError, SubmitError, WaitError, explain,
+};
 
 create_exception!(
     stasis,
@@ -70,6 +72,16 @@ pub fn submit(error: &SubmitError) -> PyErr {
         SubmitError::Lost(_) | SubmitError::AgentLost(_) => DeviceLost::new_err(explain(error)),
         SubmitError::Contents(_) | SubmitError::Stale { .. } => plain(error),
         _ => LaunchError::new_err(explain(error)),
+    }
+}
+
+/// Packets of the caller's own were not submitted.
+pub fn raw(error: &RawError) -> PyErr {
+    match error {
+        RawError::Queue(_) => KernelFault::new_err(explain(error)),
+        RawError::AgentLost(_) | RawError::Lost(_) => DeviceLost::new_err(explain(error)),
+        RawError::Contents(_) | RawError::Stale { .. } | RawError::Freed { .. } => plain(error),
+        _ => PyValueError::new_err(explain(error)),
     }
 }
 

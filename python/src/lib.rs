@@ -15,8 +15,11 @@ mod event;
 mod kernel;
 mod launcher;
 mod memory;
+mod printed;
 mod process;
 mod queue;
+mod raw;
+mod restored;
 mod wait;
 
 use pyo3::prelude::*;
@@ -29,7 +32,7 @@ mod _stasis {
     #[pymodule_export]
     use crate::checkpoint::{Checkpoint, checkpoint};
     #[pymodule_export]
-    use crate::device::{Device, device_count, open};
+    use crate::device::{Device, counts, device_count, open};
     #[pymodule_export]
     use crate::error::{
         CheckpointError, DeviceLost, Error, Forked, KernelFault, LaunchError, LoadError, OutOfMemory, Timeout,
@@ -41,9 +44,13 @@ mod _stasis {
     #[pymodule_export]
     use crate::launcher::Launcher;
     #[pymodule_export]
+    use crate::printed::pass_on;
+    #[pymodule_export]
     use crate::process::forked;
     #[pymodule_export]
     use crate::queue::{Queue, synchronize};
+    #[pymodule_export]
+    use crate::raw::RawQueue;
 
     use super::*;
 

@@ -41,12 +41,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates `bytes` bytes of a pool.
+    /// Allocates `bytes` bytes of a pool, which waves may execute if `is_code`.
     ///
     /// # Errors
     /// `OutOfMemory`, `ValueError` for 0 bytes, `Error`.
-    pub fn allocate(py: Python<'_>, pool: &Pool, bytes: u64) -> PyResult<Self> {
-        let buffer = py.detach(|| pool.alloc(bytes)).map_err(|found| error::alloc(&found))?;
+    pub fn allocate(py: Python<'_>, pool: &Pool, bytes: u64, is_code: bool) -> PyResult<Self> {
+        let made = py.detach(|| if is_code { pool.alloc_executable(bytes) } else { pool.alloc(bytes) });
+        let buffer = made.map_err(|found| error::alloc(&found))?;
         let is_of_device = pool.kind() == PoolKind::Vram;
         Ok(Self {
             buffer: Held::new(buffer),

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use stasis::WaitError;
 
 use crate::error;
+use crate::printed;
 
 /// TIMEOUT: how long a wait goes on before the interpreter's signal handlers are run.
 pub const SLICE: Duration = Duration::from_millis(50);
@@ -30,7 +31,8 @@ pub fn timeout(given: Option<f64>) -> PyResult<Option<Duration>> {
     given.map(seconds).transpose()
 }
 
-/// Calls `wait` with times to wait for until it does not time out, `limit` is over or a signal handler raises.
+/// Calls `wait` with times to wait for until it does not time out, `limit` is over or a signal handler raises. What kernels print
+/// meanwhile is passed on.
 ///
 /// # Errors
 /// What the wait ended with; what the handler raised.
@@ -43,7 +45,9 @@ pub fn interruptible(
     loop {
         let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
         let slice = left.map_or(SLICE, |left| left.min(SLICE));
-        match py.detach(|| wait(Some(slice))) {
+        let waited = py.detach(|| wait(Some(slice)));
+        printed::pass_on(py);
+        match waited {
             Ok(()) => return Ok(()),
             Err(WaitError::Timeout { .. } | WaitError::Consumed { .. })
                 if left.is_none_or(|left| left > slice) =>

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import atexit as _atexit
 import os as _os
 
 from . import _programs
@@ -36,6 +37,7 @@ from ._stasis import (
     Timeout,
     __version__,
     _forked,
+    _pass_on_prints,
     device_count,
     open,
     synchronize,
@@ -43,6 +45,7 @@ from ._stasis import (
 
 _programs.announce()
 _os.register_at_fork(after_in_child=_forked)
+_atexit.register(_pass_on_prints)
 
 
 def devices() -> list[Device]:

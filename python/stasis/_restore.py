@@ -14,10 +14,11 @@ _callbacks: list[Callable[[], object]] = []
 
 
 def on_restore(callback: _Callback) -> _Callback:
-    """Have ``callback`` called, without arguments, in a restored copy before :func:`checkpoint` returns there.
+    """Have ``callback`` called, without arguments, in a restored copy: before :func:`checkpoint` returns there, or, where the
+    process was checkpointed from outside, by the main thread between two steps of its own.
 
     Callbacks are called in the order in which they were given. What one raises, :func:`checkpoint` raises, after the
-    others were called. Usable as a decorator.
+    others were called; after a checkpoint from outside ``sys.unraisablehook`` gets it. Usable as a decorator.
     """
     _callbacks.append(callback)
     return callback
@@ -55,12 +56,17 @@ def checkpoint(
     """
     made = _stasis.checkpoint(os.fspath(directory), leave_running=leave_running, mode=mode, timeout=timeout)
     if made.restored:
-        raised: list[Exception] = []
-        for callback in list(_callbacks):
-            try:
-                callback()
-            except Exception as error:
-                raised.append(error)
-        if raised:
-            raise raised[0]
+        _call_back()
     return made
+
+
+def _call_back() -> None:
+    """Call all callbacks; raise what the first of them raised."""
+    raised: list[Exception] = []
+    for callback in list(_callbacks):
+        try:
+            callback()
+        except Exception as error:
+            raised.append(error)
+    if raised:
+        raise raised[0]

@@ -29,9 +29,12 @@ __all__ = [
     "Module",
     "OutOfMemory",
     "Queue",
+    "RawQueue",
     "Timeout",
     "__version__",
+    "_counts",
     "_forked",
+    "_pass_on_prints",
     "checkpoint",
     "device_count",
     "open",
@@ -111,6 +114,7 @@ class Device:
     def memory(self) -> _MemoryInfo:
         """Bytes of its memory: in all, that could be allocated now, that this process holds, and the most it held."""
 
+    def _topology(self) -> dict[str, int]: ...
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all queues of the device have completed what was submitted.
 
@@ -182,6 +186,8 @@ class Buffer:
         Its length; its elements are bytes.
     memory
         ``"vram"`` is the device's own, ``"host"`` the host's, which every device sees.
+    executable
+        Whether waves may execute what is written there: for packets that the caller writes, with code of the caller's.
 
     Raises
     ------
@@ -189,7 +195,9 @@ class Buffer:
         The text says what this process holds there.
     """
 
-    def __new__(cls, device: Device, nbytes: int, *, memory: _Memory = "vram") -> Self: ...
+    def __new__(
+        cls, device: Device, nbytes: int, *, memory: _Memory = "vram", executable: bool = False
+    ) -> Self: ...
     @staticmethod
     def from_numpy(device: Device, array: npt.ArrayLike, *, memory: _Memory = "vram") -> Buffer:
         """Make a buffer with the shape, type and contents of an array, or of what numpy makes one of."""
@@ -221,6 +229,18 @@ class Buffer:
 
     def fill(self, value: int) -> None:
         """Wait for the launches that were given it, and set each byte."""
+
+    def allow(self, device: Device) -> None:
+        """Let kernels of another device use it too. Host memory every device may use anyway."""
+
+    def zero_(self) -> Buffer:
+        """Wait as ``fill`` does, and set each byte to 0; as torch's tensors have it."""
+
+    def copy_(self, source: Buffer) -> Buffer:
+        """Wait for the launches that were given either, and take the contents of a buffer of as many bytes."""
+
+    def clone(self) -> Buffer:
+        """Another buffer with its contents, in memory of the same kind, once the launches that were given it have completed."""
 
     def data_ptr(self) -> int:
         """Its address, for the CPU and the device alike."""
@@ -361,6 +381,23 @@ class Launcher:
     ) -> None: ...
 
 @final
+class RawQueue:
+    """Packets that the caller writes; of kind ``pm4``, ``aql`` or ``sdma``."""
+
+    def __new__(cls, device: Device, kind: str, ring_bytes: int) -> Self: ...
+    def submit(self, packets: bytes) -> int:
+        """Append whole packets; give the position behind them."""
+
+    def read_position(self) -> int: ...
+    def interrupt(self) -> tuple[int, int]:
+        """Where packets write an event's id before they interrupt with it, and the id."""
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for so long at most; raise if the queue has stopped."""
+
+    def synchronize(self, timeout: float | None = None) -> None: ...
+
+@final
 class Checkpoint:
     """What a checkpoint has come to."""
 
@@ -381,4 +418,6 @@ def synchronize(timeout: float | None = None) -> None:
     """Wait until all queues have completed what was submitted; seconds, ``None`` is for ever."""
 
 def checkpoint(directory: str, *, leave_running: bool = True, mode: str = "drain", timeout: float = 10.0) -> Checkpoint: ...
+def _counts() -> list[tuple[str, int]]: ...
 def _forked() -> None: ...
+def _pass_on_prints() -> None: ...

@@ -23,6 +23,33 @@ __all__ = ["activate", "assert_close", "deactivate", "do_bench"]
 _LDS_BYTES = 64 << 10
 
 
+# Waves of gfx11 are privileged while the driver may have to save them, and pass over the instruction by which Triton's assertions stop
+# them. What LLVM has after its own is put behind Triton's: a message with the queue's doorbell and the cause, then a halt.
+_TRAP = "\ts_trap 2\n"
+_HALT = """\ts_sendmsg_rtn_b32 s0, sendmsg(MSG_RTN_GET_DOORBELL)
+\ts_waitcnt lgkmcnt(0)
+\ts_and_b32 s0, s0, 0x3ff
+\ts_bitset1_b32 s0, 10
+\ts_mov_b32 m0, s0
+\ts_nop 0
+\ts_sendmsg sendmsg(MSG_INTERRUPT)
+\ts_sethalt 5
+\ts_branch 0xfffe
+"""
+
+
+def _add_halts(
+    _backend: Any = None, stages: dict[str, Any] | None = None, options: Any = None, *_more: Any
+) -> tuple[str, str] | None:
+    """Has assertions of gfx11's kernels stop them. Without stages: what Triton's cache tells such kernels by."""
+    if stages is None:
+        return "stasis-halts", "stasis-halts"
+    if str(options.arch).startswith("gfx11"):
+        made = stages["amdgcn"]
+        stages["amdgcn"] = lambda source, metadata: made(source, metadata).replace(_TRAP, _TRAP + _HALT)
+    return None
+
+
 class _Utils:
     """What Triton asks of a device: its properties, and kernels loaded on it."""
 
@@ -185,11 +212,15 @@ def activate(device: int = 0) -> None:
     driver = _Driver()
     driver.set_current_device(device)
     triton.runtime.driver.set_active(driver)
+    if triton.knobs.runtime.add_stages_inspection_hook is None:
+        triton.knobs.runtime.add_stages_inspection_hook = _add_halts
 
 
 def deactivate() -> None:
     """Have Triton use what it uses by itself again."""
     triton.runtime.driver._active = None
+    if triton.knobs.runtime.add_stages_inspection_hook is _add_halts:
+        triton.knobs.runtime.add_stages_inspection_hook = None
 
 
 def do_bench(

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 import pytest
 
@@ -72,3 +72,15 @@ def command() -> Path:
     found = shutil.which("stasis", path=str(Path(sys.executable).parent))
     assert found is not None
     return Path(found)
+
+
+@pytest.fixture(scope="module")
+def active_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Triton with our devices, and a cache of its own."""
+    import stasis.triton
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        stasis.triton.activate()
+        yield
+        stasis.triton.deactivate()

@@ -50,11 +50,25 @@ def wait_for(path: Path, seconds: float = 120.0) -> str:
     raise AssertionError(f"{path} does not come: {[entry.name for entry in path.parent.iterdir()]}")
 
 
-def start(path: Path, **more: str) -> subprocess.Popen[bytes]:
+def wait_for_end(pid: int, seconds: float = 60.0) -> None:
+    """Until a restored process, which is nobody's child here, has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state in "ZX":
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"process {pid} does not end")
+
+
+def start(path: Path, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
     """A program in a session of its own, without a terminal: CRIU refuses one."""
     with (path.parent / "log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, path],
+            [sys.executable, path, *arguments],
             cwd=path.parent,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -74,6 +88,7 @@ def test_call_returns_twice(program, tmp_path, command):
         assert done.returncode == 0, done.stderr
         told = wait_for(tmp_path / "restored")
         assert told == "True ['called'] <stasis.Checkpoint restored from image>\n", (tmp_path / "log").read_text()
+        wait_for_end(process.pid)
 
 
 def test_directory_that_is_not_empty_is_refused_and_the_process_runs_on(program, run, tmp_path):
@@ -128,6 +143,10 @@ def work(index):
                     return
     except BaseException as error:
         failed.append(error)
+
+@stasis.on_restore
+def note():
+    print("restored", threading.current_thread() is threading.main_thread(), flush=True)
 
 threads = [threading.Thread(target=work, args=[index], daemon=True) for index in range(2)]
 for thread in threads:
@@ -190,6 +209,8 @@ def test_interpreter_is_frozen_from_outside_with_threads_and_views(program, tmp_
             assert done.returncode == 0, done.stderr
             goes_on(tmp_path)
             assert len(turns(tmp_path)) > at
+            # Callbacks are called once for each restore, by the main thread.
+            assert re.findall("^restored .*$", (tmp_path / "log").read_text(), re.MULTILINE) == ["restored True"] * (generation + 1)
     finally:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use stasis_tests::clients::with_clients;
 use stasis_tests::criu;
 
 /// The Python into which `cargo xtask test` has installed the wheel.
@@ -54,8 +55,23 @@ fn kernels_take_arguments_and_report_faults() {
 }
 
 #[test]
-fn kernels_of_triton_run_and_are_tuned() {
+fn kernels_of_triton_run_are_tuned_and_print() {
     passes("test_triton.py");
+}
+
+#[test]
+fn sessions_of_pytest_have_devices_and_warm_copies() {
+    passes("test_pytest_plugin.py");
+}
+
+#[test]
+fn tinygrad_trains_through_our_queues_and_over_checkpoints() {
+    with_clients(|| passes("test_tinygrad.py"));
+}
+
+#[test]
+fn tutorials_of_triton_agree_with_numpy() {
+    passes("test_tutorials.py");
 }
 
 #[test]

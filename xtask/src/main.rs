@@ -118,12 +118,15 @@ fn run(command: Command) -> anyhow::Result<()> {
             clients: false,
         },
         // These tests need no CRIU.
-        Command::IsaCoverage | Command::Aarch64 { .. } => setup::Options {
+        Command::IsaCoverage => setup::Options {
             without_criu: true,
             without_model: true,
             without_triton: true,
             ..setup::Options::default()
         },
+        Command::Aarch64 { .. } => {
+            setup::Options { without_criu: true, without_model: true, ..setup::Options::default() }
+        }
         Command::Demo(arguments) => setup::Options {
             without_tests: true,
             without_model: !arguments.server,
@@ -133,9 +136,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         },
         Command::Fuzz { .. } => setup::Options { without_triton: true, ..setup::Options::default() },
         Command::Bench { arguments } => {
-            let mut names = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
-            let clients = names.peek().is_none() || names.any(|name| name == "clients" || name == "hsa");
-            setup::Options { without_triton: true, clients, ..setup::Options::default() }
+            let clients = workspace::is_benched(arguments, &["clients", "hsa"]);
+            let without_triton = !workspace::is_benched(arguments, &["python"]);
+            setup::Options { without_triton, clients, ..setup::Options::default() }
         }
         Command::Test { without_clients, .. } => {
             setup::Options { clients: !without_clients, ..setup::Options::default() }

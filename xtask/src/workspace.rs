@@ -210,7 +210,7 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     // build: without them dependencies have fewer features, and a third of them would be compiled twice.
     cargo(&["build", "--workspace", "--all-targets", "--locked"], installed)?;
     hsa::link("debug")?;
-    let package = setup::package(&wheel::pack(installed)?, installed.triton.as_deref())?;
+    let package = setup::package(&wheel::pack(installed)?, installed)?;
     let package = package.display().to_string();
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
@@ -270,12 +270,21 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     // The path beside the other programs, for any working directory.
     at("softgpud")?;
     hsa::link("release")?;
+    if is_benched(arguments, &["python"]) {
+        setup::package(&wheel::build(installed)?, installed)?;
+    }
     let mut command = Command::new(at("stasis-benches")?);
     installed.export(&mut command);
     let status =
         command.args(arguments).current_dir(root()).status().context("Cannot start the benchmarks")?;
     ensure!(status.success(), "The benchmarks failed ({status})");
     Ok(())
+}
+
+/// Whether arguments of the benchmarks ask for one of these: all are measured where none is named.
+pub fn is_benched(arguments: &[String], any_of: &[&str]) -> bool {
+    let mut names = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    names.peek().is_none() || names.any(|name| any_of.contains(&name.as_str()))
 }
 
 /// Runs every fuzz target for `seconds` each; inputs that fail are kept in `fuzz/artifacts`.

@@ -8,6 +8,7 @@
 //! | HIP: a program that sleeps | a core |
 //! | tinygrad: a forward pass of a network for MNIST | tinygrad's own CPU device, same Python, same compiler, all cores |
 //! | calls of an HSA runtime, ours (`bench hsa`) | AMD's runtime under `stasis run` |
+//! | the Python package (`bench python`) | numpy |
 //! | tinygrad with 1 GiB, frozen and thawed | a write of as many bytes to the same place |
 //!
 //! INVARIANT: nothing is measured of a run whose device executed nothing, or whose results are wrong.
@@ -15,6 +16,7 @@
 mod frozen;
 mod hip;
 pub mod hsa;
+pub mod package;
 mod rocminfo;
 mod tinygrad;
 

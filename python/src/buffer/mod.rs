@@ -111,7 +111,7 @@ impl Buffer {
     ) -> PyResult<Self> {
         process::check()?;
         let pool = pool(device.get().agent(), memory)?;
-        let memory = Memory::allocate(py, &pool, elements.total()?)?;
+        let memory = Memory::allocate(py, &pool, elements.total()?, false)?;
         Ok(Self { memory: Arc::new(memory), elements, dtype, device })
     }
 
@@ -119,6 +119,14 @@ impl Buffer {
     fn like(&self, py: Python<'_>, device: Py<Device>, memory: &str) -> PyResult<Self> {
         let dtype = self.dtype.as_ref().map(|dtype| dtype.clone_ref(py));
         Self::allocate(py, device, (self.elements.clone(), dtype), memory)
+    }
+
+    /// Memory of another kind with what it has, when the launches that were given it have completed.
+    fn copied(&self, py: Python<'_>, device: Py<Device>, memory: &str) -> PyResult<Self> {
+        let copy = self.like(py, device, memory)?;
+        self.memory.settle(py)?;
+        copy.copy_from(py, self)?;
+        Ok(copy)
     }
 
     /// Its memory.
@@ -172,9 +180,18 @@ impl Buffer {
 #[pymethods]
 impl Buffer {
     #[new]
-    #[pyo3(signature = (device, nbytes, *, memory="vram"))]
-    fn new(py: Python<'_>, device: Py<Device>, nbytes: u64, memory: &str) -> PyResult<Self> {
-        Self::allocate(py, device, (Elements::untyped(nbytes)?, None), memory)
+    #[pyo3(signature = (device, nbytes, *, memory="vram", executable=false))]
+    fn new(
+        py: Python<'_>,
+        device: Py<Device>,
+        nbytes: u64,
+        memory: &str,
+        executable: bool,
+    ) -> PyResult<Self> {
+        process::check()?;
+        let (pool, elements) = (pool(device.get().agent(), memory)?, Elements::untyped(nbytes)?);
+        let memory = Memory::allocate(py, &pool, nbytes, executable)?;
+        Ok(Self { memory: Arc::new(memory), elements, dtype: None, device })
     }
 
     /// A buffer with the shape, type and contents of an array.
@@ -236,11 +253,7 @@ impl Buffer {
         memory: &str,
     ) -> PyResult<Self> {
         if let Ok(buffer) = tensor.cast::<Self>() {
-            let buffer = buffer.get();
-            let copy = buffer.like(py, device, memory)?;
-            buffer.memory.settle(py)?;
-            copy.copy_from(py, buffer)?;
-            return Ok(copy);
+            return buffer.get().copied(py, device, memory);
         }
         let array = numpy(py)?.call_method1("from_dlpack", (tensor,))?;
         Self::from_numpy(py, device, &array, memory)
@@ -275,6 +288,35 @@ impl Buffer {
         let (buffer, runtime) = (&self.memory.buffer, runtime(py)?);
         let filled = py.detach(|| runtime.fill(buffer.span(0, buffer.len()), &[value], &[]));
         finish(py, &filled.map_err(|found| error::copy(&found))?)
+    }
+
+    /// Lets kernels of another device use it.
+    fn allow(&self, py: Python<'_>, device: &Device) -> PyResult<()> {
+        process::check()?;
+        py.detach(|| self.memory.buffer.allow(device.agent())).map_err(|found| error::alloc(&found))
+    }
+
+    /// As torch's tensors have it: each of its bytes is 0 afterwards.
+    #[pyo3(name = "zero_")]
+    fn zero(slf: &Bound<'_, Self>) -> PyResult<Py<Self>> {
+        slf.get().fill(slf.py(), 0)?;
+        Ok(slf.clone().unbind())
+    }
+
+    /// As torch's tensors have it: the contents of another buffer of as many bytes.
+    #[pyo3(name = "copy_")]
+    fn copy(slf: &Bound<'_, Self>, source: &Self) -> PyResult<Py<Self>> {
+        let (py, buffer) = (slf.py(), slf.get());
+        buffer.memory.settle(py)?;
+        source.memory.settle(py)?;
+        buffer.copy_from(py, source)?;
+        Ok(slf.clone().unbind())
+    }
+
+    /// As torch's tensors have it: another buffer with its contents, in memory of the same kind.
+    #[pyo3(name = "clone")]
+    fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
+        self.copied(py, self.device.clone_ref(py), self.py_memory())
     }
 
     /// Its address, the same for the CPU and the device for its whole life, over restores too.

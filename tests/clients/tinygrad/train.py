@@ -9,6 +9,7 @@ All that is random comes from NumPy, so every device begins with the same number
 import json
 import sys
 
+import interface  # noqa: F401
 import numpy as np
 from tinygrad import Device, Tensor, nn
 from tinygrad.helpers import Context

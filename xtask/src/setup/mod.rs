@@ -183,14 +183,15 @@ pub fn wheel() -> Result<PathBuf> {
     python::wheel(&private)
 }
 
-/// A Python with a wheel of the package, what its tests need and the compiler of `triton`, installed where they are missing.
+/// A Python with a wheel of the package, what its tests need, the compiler triton and tinygrad, installed where they are missing.
 ///
 /// # Errors
 /// They cannot be installed.
-pub fn package(wheel: &Path, triton: Option<&Path>) -> Result<PathBuf> {
+pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
     let private = repository().join(".stasis");
     let _lock = lock(&private.join("setup.lock"))?;
-    python::package(&private, wheel, triton)
+    let clients = installed.clients.as_ref().map(|clients| clients.python.as_path());
+    python::package(&private, wheel, &[("triton", installed.triton.as_deref()), ("clients", clients)])
 }
 
 /// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.

@@ -86,21 +86,24 @@ pub fn wheel(private: &Path) -> Result<PathBuf> {
     environment(&private.join("wheel-python"), WHEEL, what, "without `cargo xtask wheel`")
 }
 
-/// A Python that has `wheel`, what its tests need, and what `triton`'s has, made at `private`/package-python if it is not there.
+/// A Python that has `wheel`, what its tests need, and what the `others` have (by name), made at `private`/package-python if it is not there.
 ///
 /// # Errors
 /// As [`client`]; the wheel could not be installed.
-pub fn package(private: &Path, wheel: &Path, triton: Option<&Path>) -> Result<PathBuf> {
+pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -> Result<PathBuf> {
     let what = "numpy, pytest and mypy for the tests of the Python package, 12 packages, 35 MB";
     let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
     // A file of the same version replaces the one before.
     let mut pip = pip(&python, "install");
     process::output(pip.args(["--no-index", "--force-reinstall"]).arg(wheel))?;
-    // The compiler is too large to have it twice.
-    let list = packages_of(&python)?.join("triton.pth");
-    let others = triton.map(packages_of).transpose()?;
-    let text = others.map_or(String::new(), |path| format!("{}\n", path.display()));
-    fs::write(&list, text).with_context(|| format!("Could not write {}", list.display()))?;
+    // They are too large to have them twice.
+    let packages = packages_of(&python)?;
+    for (name, other) in others {
+        let list = packages.join(format!("{name}.pth"));
+        let other = other.map(packages_of).transpose()?;
+        let text = other.map_or(String::new(), |path| format!("{}\n", path.display()));
+        fs::write(&list, text).with_context(|| format!("Could not write {}", list.display()))?;
+    }
     Ok(python)
 }
 
