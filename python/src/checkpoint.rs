@@ -55,7 +55,7 @@ pub fn checkpoint(
     let options = SelfCheckpoint { mode, lock_deadline, leave_running, ..SelfCheckpoint::default() };
     let runtime = runtime(py)?;
     // A copy would pass it on as well.
-    printed::pass_on(py);
+    printed::pass_on(py)?;
     let _by_itself = ByItself::begin();
     let life = py.detach(|| runtime.checkpoint_to(&directory, &options));
     match life {

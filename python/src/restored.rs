@@ -48,9 +48,7 @@ impl Submitter for Watch {
             // SAFETY: may be called by any thread, without the interpreter's lock; the function takes no argument.
             let full = unsafe { pyo3::ffi::Py_AddPendingCall(Some(call_back), std::ptr::null_mut()) };
             if full != 0 {
-                eprintln!(
-                    "stasis: the interpreter has no room for a call: on_restore callbacks are not called"
-                );
+                tracing::error!(target: "checkpoint", "the interpreter has no room for a call: callbacks are not called");
             }
         }
     }

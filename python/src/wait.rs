@@ -46,7 +46,7 @@ pub fn interruptible(
         let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
         let slice = left.map_or(SLICE, |left| left.min(SLICE));
         let waited = py.detach(|| wait(Some(slice)));
-        printed::pass_on(py);
+        printed::pass_on(py)?;
         match waited {
             Ok(()) => return Ok(()),
             Err(WaitError::Timeout { .. } | WaitError::Consumed { .. })

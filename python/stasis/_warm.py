@@ -12,6 +12,7 @@ from pathlib import Path
 
 def main(directory: Path) -> int:
     settings = json.loads((directory / "settings").read_text())
+    os.environ.pop("PYTEST_ADDOPTS", None)
     sys.path.insert(0, settings["rootdir"])
     module, _, function = settings["function"].partition(":")
 

@@ -22,10 +22,12 @@ from typing import Any, Generator, Iterable
 import pytest
 
 from stasis import _programs
-from stasis._stasis import _counts
+from stasis._stasis import Error, _counts
 
 # The device of a session that names none.
 _DEVICE = "soft:gfx1100"
+# Variables that are this session's alone.
+_NOT_HANDED_ON = {"PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "STASIS_SOFTGPU_INSTANCE"}
 # Seconds after which tests of another process count as hanging.
 _LIMIT = 3600.0
 
@@ -63,13 +65,18 @@ class _Session:
         self._begun = time.monotonic()
         self._reports: dict[str, list[Any]] = {}
         self._counts: dict[str, int] = {}
-        warm = config.getoption("--stasis-warm")
-        self._warm = None if warm is None else _Warm(config, warm)
         path = config.getoption("--stasis-reports")
         self._out = None if path is None else open(path, "a", encoding="utf-8")
+        warm = config.getoption("--stasis-warm")
+        # What another session has asked for runs here.
+        self._warm = None if warm is None or self._out is not None else _Warm(config, warm)
+        # A worker of pytest-xdist knows of all tests, and runs some.
+        self._is_worker = hasattr(config, "workerinput")
 
     def _place(self, item: pytest.Item) -> Any:
         """Where else a test is to run; tests of one place run together."""
+        if self._out is not None:
+            return None
         marker = item.get_closest_marker("stasis_device")
         device = None if marker is None else (marker.args or (marker.kwargs.get("device"),))[0]
         if device is not None and device != self._device:
@@ -82,27 +89,28 @@ class _Session:
         if place is None:
             return None
         if item.nodeid not in self._reports:
-            items = [each for each in item.session.items if self._place(each) == place]
-            self._run_elsewhere(place, items)
+            items = [item] if self._is_worker else item.session.items
+            self._run_elsewhere(place, [each for each in items if self._place(each) == place])
         hook = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports[item.nodeid]:
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        # What tests here have left for the ones after them, which this one stands between.
+        item.session._setupstate.teardown_exact(nextitem)
         return True
 
     def _run_elsewhere(self, place: Any, items: list[pytest.Item]) -> None:
-        nodes = [item.nodeid for item in items]
         with tempfile.TemporaryDirectory(prefix="stasis-pytest-") as directory:
             reports = Path(directory) / "reports"
-            arguments = ["-p", "no:cacheprovider", "--rootdir", str(self._config.rootpath), "--stasis-reports", str(reports)]
-            if self._config.inipath is not None:
-                arguments += ["-c", str(self._config.inipath)]
+            arguments = [*_arguments(self._config), "--stasis-reports", str(reports)]
+            # Whatever the directory is that the session was started in.
+            arguments += [str(self._config.rootpath / item.nodeid) for item in items]
             if isinstance(place, str):
-                said = _run([sys.executable, "-m", "pytest", "--stasis-device", place, *arguments, *nodes], self._config)
+                said = _run([sys.executable, "-m", "pytest", "--stasis-device", place, *arguments], self._config)
             else:
                 assert self._warm is not None
-                said = self._warm.run([*arguments, *nodes])
+                said = self._warm.run(arguments)
             for line in reports.read_text().splitlines() if reports.exists() else []:
                 self._take(json.loads(line))
         for item in items:
@@ -124,15 +132,28 @@ class _Session:
             print(json.dumps(data), file=self._out, flush=True)
 
     def _all_counts(self) -> dict[str, int]:
-        own = dict(_counts())
+        own: dict[str, int] = {}
+        if self._device is not None or self._out is not None:
+            try:
+                own = dict(_counts())
+            except Error:
+                # The device is lost, and what it has counted.
+                pass
         return {name: own.get(name, 0) + self._counts.get(name, 0) for name in {**own, **self._counts}}
 
     def pytest_sessionfinish(self) -> None:
         if self._out is not None:
             print(json.dumps({"counts": self._all_counts()}), file=self._out, flush=True)
             self._out.close()
+        if self._is_worker:
+            self._config.workeroutput["stasis"] = self._all_counts()  # type: ignore[attr-defined]
         if self._warm is not None:
             self._warm.end()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """A worker of pytest-xdist has ended."""
+        self._take({"counts": getattr(node, "workeroutput", {}).get("stasis", {})})
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         counts = self._all_counts()
@@ -147,12 +168,24 @@ class _Session:
             terminalreporter.write_line(self._warm.gain())
 
 
+def _arguments(config: pytest.Config) -> list[str]:
+    """Arguments by which another session is as this one, but for what its configuration says of arguments."""
+    arguments = ["-p", "no:cacheprovider", "--rootdir", str(config.rootpath), "-o", "addopts="]
+    if config.inipath is not None:
+        arguments += ["-c", str(config.inipath)]
+    for option, values in [("-W", config.option.pythonwarnings), ("-o", config.option.override_ini)]:
+        arguments += [word for value in values or [] for word in (option, value)]
+    return arguments
+
+
 def _run(arguments: Iterable[Any], config: pytest.Config) -> str:
     """Runs a process to its end; what it said."""
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
     try:
         done = subprocess.run(
             [str(argument) for argument in arguments],
             cwd=config.invocation_params.dir,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -162,6 +195,8 @@ def _run(arguments: Iterable[Any], config: pytest.Config) -> str:
         )
     except subprocess.TimeoutExpired as expired:
         return f"no end after {expired.timeout} s"
+    except OSError as failed:
+        return f"not started: {failed}"
     return f"status {done.returncode}\n{done.stdout}"
 
 
@@ -196,9 +231,10 @@ class _Warm:
                 stderr=log,
                 start_new_session=True,
             )
-        process.wait(_LIMIT)
+        status = process.wait(_LIMIT)
         self._first = time.monotonic() - begun
-        if not (self._path / "ready").exists():
+        # It ends by the checkpoint.
+        if not (self._path / "ready").exists() or status != -signal.SIGKILL:
             raise pytest.UsageError(f"--stasis-warm: {(self._path / 'log').read_text(errors='replace')}")
         return process.pid
 
@@ -212,10 +248,19 @@ class _Warm:
         asked, limit = time.time(), time.monotonic() + _LIMIT
         # The copy goes on by itself; the command ends when it runs.
         said = _run([_programs.path("stasis") or "stasis", "restore", self._path / "image"], self._config)
-        while said.startswith("status 0") and self._is_alive():
-            if time.monotonic() > limit:
-                os.kill(self._pid, signal.SIGKILL)
-            time.sleep(0.01)
+        try:
+            copy = os.pidfd_open(self._pid)
+        except OSError:
+            # It has ended already, or never came.
+            copy = None
+        if copy is not None:
+            try:
+                while time.monotonic() < limit and self._is_alive():
+                    time.sleep(0.01)
+            finally:
+                if self._is_alive():
+                    signal.pidfd_send_signal(copy, signal.SIGKILL)
+                os.close(copy)
         if (self._path / "begun").exists():
             self._copies.append((self._path / "begun").stat().st_mtime - asked)
         out = self._path / "said"

@@ -142,6 +142,8 @@ class STASISIface:
             raise MemoryError(str(error)) from error
         address, view = buffer.data_ptr(), None
         if host or cpu_access or uncached:
+            if not buffer.is_host_visible:
+                raise MemoryError("The CPU does not see the device's memory: a resizable BAR is needed")
             # The CPU writes it by its address from here on.
             buffer.numpy()
             view = MMIOInterface(address, size, fmt="B")

@@ -16,7 +16,7 @@ import pytest
 def session(tmp_path, code):
     """Writes files and runs pytest on them; what it said, and its status."""
 
-    def run(files: dict[str, str], *arguments: str) -> tuple[int, str]:
+    def run(files: dict[str, str], *arguments: str, at: str = ".") -> tuple[int, str]:
         (tmp_path / "kernels.co").write_bytes(code)
         for name, text in files.items():
             (tmp_path / name).write_text(text)
@@ -24,7 +24,7 @@ def session(tmp_path, code):
         environment.pop("STASIS_DEVICE", None)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-            cwd=tmp_path,
+            cwd=tmp_path / at,
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -98,6 +98,34 @@ def test_marked_tests_run_on_their_devices(session):
     assert re.search(r"[1-9]\d* kernels", said), said
 
 
+def test_marked_test_between_others_leaves_their_fixtures_right(session):
+    text = (
+        "import pytest\n\n"
+        "@pytest.fixture(scope='module')\ndef shared():\n    yield 1\n    print('torn down', __name__)\n\n"
+        "def test_here(shared):\n    pass\n\n"
+        "@pytest.mark.stasis_device('soft:gfx1102')\ndef test_there():\n    pass\n"
+    )
+    status, said = session({"test_a.py": text, "test_b.py": text}, "--stasis", "-s")
+    assert status == 0 and "4 passed" in said, said
+    assert said.count("torn down test_a") == 1 and said.count("torn down test_b") == 1, said
+
+
+def test_session_in_another_directory_and_with_its_own_arguments_is_no_other(session, tmp_path):
+    (tmp_path / "deep").mkdir()
+    ini = "[pytest]\naddopts = --stasis-warm ready:warm_up -m 'not slow'\nmarkers = slow\npythonpath = .\n"
+    marked = MARKED.split("@pytest.mark.stasis_device(\"soft:gfx1100*2\")\ndef test_wrong")[0]
+    files = {"axpy.py": AXPY, "ready.py": READY, "pytest.ini": ini, "deep/test_a.py": WARM, "deep/test_m.py": marked}
+    status, said = session(files, "-v", "-m", "", at="deep")
+    assert status == 0 and "5 passed" in said, said
+
+
+def test_workers_of_xdist_run_each_test_once_and_tell_what_their_devices_did(session):
+    files = {"axpy.py": AXPY, "test_marked.py": MARKED.split("@pytest.mark.stasis_device(\"soft:gfx1102")[0]}
+    status, said = session(files, "--stasis", "-n", "2")
+    assert status == 1 and "3 passed" in said and "1 failed" in said, said
+    assert re.search(r"[1-9]\d* kernels", said), said
+
+
 READY = """
 from axpy import axpy
 
@@ -132,6 +160,13 @@ def test_files_run_in_copies_of_a_process_that_is_ready(session):
         assert f"test_c.py::test_{name} FAILED" in said, said
     found = re.search(r"warm start: ready in ([\d.]+) s once; 3 files, each ([\d.]+) s after it was wanted", said)
     assert found and float(found[1]) > 0 and float(found[2]) > 0, said
+
+
+def test_checkpoint_that_fails_says_why(session, monkeypatch):
+    monkeypatch.setenv("STASIS_CRIU", "/nonexistent/criu")
+    files = {"axpy.py": AXPY, "ready.py": READY, "test_a.py": WARM}
+    status, said = session(files, "--stasis-warm", "ready:warm_up")
+    assert status != 0 and "/nonexistent/criu" in said and "CRIU" in said, said
 
 
 def test_warm_up_that_fails_says_why(session):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from test_checkpoint import start, wait_for, wait_for_end
+from test_checkpoint import start, wait_for
 
 CLIENTS = Path(__file__).parents[2] / "tests" / "clients" / "tinygrad"
 SETTINGS = {
@@ -26,7 +26,7 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("device", "files", "least"),
     [
-        ("soft:gfx1100", ["test_elementwise.py", "test_memory.py", "test_matrices.py"], 150),
+        ("soft:gfx1100", ["test_memory.py", "test_movement.py"], 20),
         ("soft:gfx1100", ["test_training.py"], 5),
         ("soft:gfx1100*2", ["test_sharding.py"], 10),
     ],
@@ -74,10 +74,7 @@ def test_training_goes_on_from_a_checkpoint_with_the_same_losses(program, tmp_pa
     process = start(path, "checkpoint", **settings)
     assert process.wait(timeout=240) == 0, (tmp_path / "log").read_text()
     assert json.loads(wait_for(tmp_path / "original")) == undisturbed
-    for _ in range(2):
-        (tmp_path / "restored").unlink(missing_ok=True)
-        done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(wait_for(tmp_path / "restored")) == undisturbed, (tmp_path / "log").read_text()
-        wait_for_end(process.pid)
+    done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(wait_for(tmp_path / "restored")) == undisturbed, (tmp_path / "log").read_text()
     assert len(set(undisturbed)) == 8

@@ -175,14 +175,14 @@ def test_fused_causal_attention(device, random):
 
 @triton.jit
 def layer_norm_backward(
-    dx, dout, dweight, dbias, x, weight, mean, scale, locks, counts, columns,
+    dx, given_out, dweight, dbias, x, weight, mean, scale, locks, counts, columns,
     GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     mask = at < columns
     place = row * columns + at
-    given = tl.load(dout + place, mask=mask, other=0.0)
+    given = tl.load(given_out + place, mask=mask, other=0.0)
     factor = tl.load(scale + row)
     normal = tl.where(mask, (tl.load(x + place, mask=mask, other=0.0) - tl.load(mean + row)) * factor, 0.0)
     weighted = tl.where(mask, given * tl.load(weight + at, mask=mask, other=0.0), 0.0)
@@ -219,10 +219,10 @@ def add_groups(partial, out, groups, columns, ROWS: tl.constexpr, BLOCK: tl.cons
 
 def test_layer_norm_backward(device, random):
     rows, columns, groups = 40, 200, 4
-    x, dout = (random.standard_normal((rows, columns), "f4") for _ in range(2))
+    x, given_out = (random.standard_normal((rows, columns), "f4") for _ in range(2))
     weight = random.random(columns, "f4")
     mean, scale = x.mean(1), 1 / np.sqrt(x.var(1) + 1e-5)
-    buffers = put(device, dout, x, weight, mean, scale)
+    buffers = put(device, given_out, x, weight, mean, scale)
     dx = stasis.Buffer.zeros(device, x.shape)
     partial = [stasis.Buffer.zeros(device, (groups, columns)) for _ in range(2)]
     locks = [stasis.Buffer.zeros(device, groups, "i4") for _ in range(2)]
@@ -233,11 +233,11 @@ def test_layer_norm_backward(device, random):
     for source, out in zip(partial, sums):
         add_groups[(triton.cdiv(columns, 64),)](source, out, groups, columns, ROWS=4, BLOCK=64)
     normal = (x - mean[:, None]) * scale[:, None]
-    weighted = dout * weight
+    weighted = given_out * weight
     expected = weighted - normal * (normal * weighted).mean(1, keepdims=True) - weighted.mean(1, keepdims=True)
     stasis.triton.assert_close(dx, expected * scale[:, None], rtol=1e-4, atol=1e-5)
-    stasis.triton.assert_close(sums[0], (dout * normal).sum(0), rtol=1e-4, atol=1e-4)
-    stasis.triton.assert_close(sums[1], dout.sum(0), rtol=1e-4, atol=1e-4)
+    stasis.triton.assert_close(sums[0], (given_out * normal).sum(0), rtol=1e-4, atol=1e-4)
+    stasis.triton.assert_close(sums[1], given_out.sum(0), rtol=1e-4, atol=1e-4)
 
 
 @triton.jit

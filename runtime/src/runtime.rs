@@ -12,7 +12,7 @@ use crate::context::agent::info::AgentInfo;
 use crate::context::agent::links::LinkMatrix;
 use crate::context::agent::select::LeftOut;
 use crate::context::error::AllocError;
-use crate::context::hostcall::output::Printed;
+use crate::context::hostcall::output::{OUTPUT, Printed, start_writing};
 use crate::context::{Context, Submitter};
 
 /// A handle on the process's runtime. Cheap to clone.
@@ -95,15 +95,18 @@ impl Runtime {
     /// written to the process's standard output and error. Text that is kept already goes the new way. No more than 16 MiB are kept;
     /// what was dropped is said where it would have been.
     ///
-    /// Text is there when the kernel that printed it has completed. A reader that does not read holds nothing up.
+    /// Text that is kept is there when the kernel that printed it has completed. A thread writes the other, and the end of the process
+    /// waits for it, a second at most without progress: a reader that does not read holds nothing up.
     pub fn keep_prints(&self, keep: bool) {
-        self.context.output.keep(keep);
-        self.context.output.write();
+        OUTPUT.keep(keep);
+        if !keep {
+            start_writing();
+        }
     }
 
     /// Takes what kernels have printed since the last call, in the order in which they did.
     pub fn take_prints(&self) -> Vec<Printed> {
-        self.context.output.take()
+        OUTPUT.take()
     }
 
     /// Has a layer in front of the runtime know of locks; the first one that is set stays.

@@ -124,5 +124,15 @@ KERNEL print(u32 rounds)
     }
 }
 
+// The first lane of each wave prints a line, when all waves of the work-group have begun.
+KERNEL print_once_a_wave(void)
+{
+    BARRIER();
+    if (LOCAL_X % 32) return;
+    u64 message = call(PRINTF, BEGINS | LENGTH(1), 0, 0, 0, 0) & WITHOUT_LENGTH;
+    message = call(PRINTF, message | LENGTH(4), FORMAT[0], FORMAT[1], FORMAT[2], FORMAT[3]) & WITHOUT_LENGTH;
+    call(PRINTF, message | ENDS | LENGTH(3), GROUP_X, LOCAL_X, 0, 0);
+}
+
 // Calls a service and keeps the answer.
 KERNEL ask(GLOBAL u64 *out, u32 service) { *out = call(service, 0, 0, 0, 0, 0); }

@@ -69,6 +69,18 @@ fn every_lane_of_waves_of_either_size_prints_once() {
 }
 
 #[test]
+fn all_waves_that_a_device_holds_call_at_once() {
+    let gpu = Gpu::new();
+    gpu.runtime.keep_prints(true);
+    let kernel = object(&gpu, &[]).kernel("print_once_a_wave").unwrap();
+    let groups = 300;
+    gpu.run(&kernel, [groups * 1024, 1, 1], [1024, 1, 1], &[]);
+    let text = printed(&gpu);
+    let found: BTreeSet<&str> = text.lines().collect();
+    assert_eq!((text.lines().count(), found.len()), (groups as usize * 32, groups as usize * 32));
+}
+
+#[test]
 fn queues_print_at_once_each_through_its_own_memory_and_leave_none() {
     let gpu = Gpu::new();
     gpu.runtime.keep_prints(true);

@@ -59,6 +59,8 @@ enum Command {
     Hsa,
     /// Builds the Python package, with the programs that it starts, as a file for pip.
     Wheel,
+    /// Builds the documentation of the Python package as a site.
+    PythonDocs,
     /// Says which functions of AMD's HSA runtime that library has, which it refuses and with what, and who wants them.
     HsaCoverage,
     /// Sets up, then runs the semantic test of every instruction and says which have one.
@@ -106,6 +108,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Miri => return checks::miri(),
         Command::HsaCoverage => return hsa::coverage(),
+        Command::PythonDocs => return wheel::document(),
         _ => {}
     }
     let options = match &command {
@@ -159,6 +162,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Wheel => wheel::tell(&wheel::build(&installed)?)?,
         Command::Hsa => hsa::install(&installed)?,
         Command::HsaCoverage => hsa::coverage()?,
+        Command::PythonDocs => wheel::document()?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask wheel`: the Python package, with the programs that it starts, as a file for pip.
+//! `cargo xtask wheel`: the Python package, with the programs that it starts, as a file for pip; `cargo xtask python-docs`: its
+//! documentation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -112,5 +113,16 @@ pub fn tell(wheel: &Path) -> Result<()> {
     println!("{} is ready ({:.1} MB):", wheel.display(), bytes as f64 / 1e6);
     println!("  pip install {}", wheel.display());
     println!("  python -m stasis demo");
+    Ok(())
+}
+
+/// Makes a site of the package's documentation, with a reference that is read from its types.
+pub fn document() -> Result<()> {
+    let site = target().join("python-docs");
+    let mut mkdocs = Command::new(setup::mkdocs()?);
+    // A word of its authors on their other programs.
+    mkdocs.current_dir(package()).env("NO_MKDOCS_2_WARNING", "1");
+    shown(mkdocs.args(["build", "--strict", "--quiet", "--clean", "--site-dir"]).arg(&site))?;
+    println!("The documentation is in {}", site.join("index.html").display());
     Ok(())
 }

@@ -81,10 +81,14 @@ pub fn run(mut args: DispatchArgs) -> Result<()> {
     watchdog.step("loading the kernel");
     let kernel = Executable::load(&agent, &code).with_context(cannot_load)?.kernel(&kernel.name)?;
     // With --json nothing else goes to standard output.
-    runtime.keep_prints(args.json);
+    if args.json {
+        runtime.keep_prints(true);
+    }
     let run = run::run(&args, &runtime, &kernel, (grid, block), &watchdog);
-    for Printed { text, .. } in runtime.take_prints().iter().filter(|_| args.json) {
-        std::io::stderr().write_all(text)?;
+    if args.json {
+        for Printed { text, .. } in runtime.take_prints() {
+            std::io::stderr().write_all(&text)?;
+        }
     }
     watchdog.step("closing it");
     if let Some(session) = session {

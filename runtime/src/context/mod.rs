@@ -17,7 +17,8 @@
 //! 6. the slot of the event thread;
 //! 7. the registry, under which nothing is waited for but ioctls that cannot block on a client;
 //! 8. an agent's clock;
-//! 9. what is to come ([`memory::arriving`]), the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
+//! 9. what kernels have printed, and what they have not printed whole ([`hostcall`]);
+//! 10. what is to come ([`memory::arriving`]), the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
 //!
 //! Objects that hot paths touch (`live` parts) are shared out by `Arc`, so no dispatch and no wait takes a lock.
 
@@ -51,7 +52,6 @@ use self::clocks::Clocks;
 use self::device::Device;
 use self::error::Lost;
 use self::events::thread_handle::Watch;
-use self::hostcall::output::Output;
 pub use self::layers::Layer;
 use self::layers::Layers;
 use self::memory::arriving::Arriving;
@@ -94,8 +94,6 @@ pub struct Context {
     pub code_caches: CodeCaches,
     /// On which agents the driver runs no queues any more.
     pub lost_agents: LostAgents,
-    /// What kernels have printed.
-    pub output: Output,
     /// Buffers whose contents are still to come.
     pub arriving: Arriving,
     /// Holds threads back that have pointers to device memory.

@@ -17,7 +17,6 @@ use super::clocks::Clocks;
 use super::device::Device;
 use super::error::{AllocError, DeviceError, OpenError};
 use super::events::start;
-use super::hostcall::output::Output;
 use super::layers::Layers;
 use super::memory::arriving::Arriving;
 use super::memory::guard::Guard;
@@ -86,7 +85,6 @@ fn with_window(
         clocks,
         code_caches,
         lost_agents,
-        output: Output::default(),
         arriving: Arriving::default(),
         guard: Guard::default(),
         submitter: OnceLock::new(),

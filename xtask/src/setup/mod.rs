@@ -183,6 +183,16 @@ pub fn wheel() -> Result<PathBuf> {
     python::wheel(&private)
 }
 
+/// The program that makes a site of the Python package's documentation, installed if it is not there.
+///
+/// # Errors
+/// It cannot be installed.
+pub fn mkdocs() -> Result<PathBuf> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    python::mkdocs(&private)
+}
+
 /// A Python with a wheel of the package, what its tests need, the compiler triton and tinygrad, installed where they are missing.
 ///
 /// # Errors

@@ -26,6 +26,8 @@ const BENCH: &str = include_str!("pinned/bench.txt");
 const WHEEL: &str = include_str!("pinned/wheel.txt");
 /// What the Python package needs, and its tests are run with.
 const PACKAGE: &str = include_str!("pinned/package.txt");
+/// What makes a site of the Python package's documentation.
+const DOCS: &str = include_str!("pinned/docs.txt");
 /// What looks for misspelt words.
 const CHECKS: &str = include_str!("pinned/checks.txt");
 
@@ -111,6 +113,16 @@ pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -
 fn packages_of(python: &Path) -> Result<PathBuf> {
     let asked = "import sysconfig; print(sysconfig.get_path('purelib'))";
     Ok(process::output(Command::new(python).args(["-I", "-c", asked]))?.trim().into())
+}
+
+/// The program `mkdocs`, in an environment made at `private`/docs-python if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn mkdocs(private: &Path) -> Result<PathBuf> {
+    let what = "mkdocs and what it needs, 30 packages, 60 MB (170 MB unpacked)";
+    let python = environment(&private.join("docs-python"), DOCS, what, "without `cargo xtask python-docs`")?;
+    Ok(python.with_file_name("mkdocs"))
 }
 
 /// The program `typos`, in an environment made at `private`/checks if it is not there.

@@ -25,6 +25,7 @@ use self::thread_handle::Watch;
 use crate::context::Context;
 use crate::context::device::{Device, DeviceEvents};
 use crate::context::error::{AgentLost, DeviceError};
+use crate::context::hostcall::output::OUTPUT;
 use crate::context::memory::guard;
 use crate::context::queue::fault::{Cause, MemoryViolation};
 use crate::context::queue::{host_calls, scratch};
@@ -35,7 +36,7 @@ use crate::context::signal::event::EventLive;
 /// wait for the second before the waves are searched instead.
 const PAIR_GRACE: Duration = Duration::from_millis(50);
 /// TIMEOUT: a queue that asked for something and was suspended before it had it does not ask again when it is back; how
-/// long to sleep at most while there is one, or text that its reader does not take.
+/// long to sleep at most while there is one.
 const PUT_OFF_POLL: Duration = Duration::from_millis(5);
 
 /// Starts the thread on `device`.
@@ -95,7 +96,7 @@ fn listening(context: &Context) -> Option<(DeviceEvents, Arc<EventLive>, Option<
         queue_exception: id(&queue),
         wake: id(&context.wake),
     };
-    let is_put_off = scratch::is_asked(&registry) || context.output.is_waiting();
+    let is_put_off = scratch::is_asked(&registry) || host_calls::is_put_off(&registry);
     let limit = is_put_off.then_some(PUT_OFF_POLL);
     Some((events, queue, limit))
 }
@@ -184,7 +185,7 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         let fault = diagnose(device, &mut registry, queue, cause);
         guilty = guilty.or(fault.filter(|fault| fault.memory.is_some()));
     }
-    let (heard, refused) = host_calls::hear(&registry, &context.output);
+    let refused = host_calls::answer(&registry, &OUTPUT);
     for (queue, cause) in scratch::answer(context, device, &mut registry).into_iter().chain(refused) {
         is_news = true;
         diagnose(device, &mut registry, queue, cause);
@@ -204,10 +205,6 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         }
     }
     drop(registry);
-    context.output.write();
-    if !heard.is_empty() {
-        host_calls::answer(&context.registry.lock(), heard);
-    }
     if is_news {
         wake_everyone(context, device);
     }

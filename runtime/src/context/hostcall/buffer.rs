@@ -75,10 +75,12 @@ impl PacketBuffer {
         payloads_offset(packets) + packets * PAYLOAD_BYTES
     }
 
-    /// How many packets `waves` waves need.
+    /// How many packets an agent needs that holds `waves` waves. A software device holds 256 work-groups of a dispatch, whatever its
+    /// chip holds.
     pub const fn packets_for(waves: u64) -> u64 {
+        const LEAST: u64 = 256 * 32;
         let packets = waves.next_power_of_two();
-        if packets < 2 { 2 } else { packets }
+        if packets < LEAST { LEAST } else { packets }
     }
 
     /// A buffer over memory of [`PacketBuffer::bytes`] zeros, all of its packets free.
@@ -118,10 +120,15 @@ impl PacketBuffer {
         payloads_offset(self.packets) + call.index * PAYLOAD_BYTES + lane % LANES * SLOT_BYTES
     }
 
+    /// Whether the ready stack has calls.
+    pub fn has_calls(&self) -> bool {
+        self.view.load(field::READY_STACK, Ordering::Relaxed) != 0
+    }
+
     /// Takes all calls off the ready stack, the oldest first. Those that a kernel's mistake has put there twice are there once.
     pub fn take_calls(&self) -> Vec<Call> {
         // Not written where there is nothing: the page may be guarded.
-        if self.view.load(field::READY_STACK, Ordering::Relaxed) == 0 {
+        if !self.has_calls() {
             return Vec::new();
         }
         let mut pointer = self.view.swap(field::READY_STACK, 0);

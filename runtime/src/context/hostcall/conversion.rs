@@ -58,6 +58,15 @@ impl Conversion {
         self.print("lld", |to, bytes, format| unsafe { libc::snprintf(to, bytes, format, value) })
     }
 
+    /// A pointer, as the GNU C library prints it.
+    pub fn pointer(mut self, value: u64) -> Vec<u8> {
+        if value == 0 {
+            return self.bytes(b"(nil)");
+        }
+        self.add_flag(b'#');
+        self.unsigned(Radix::Hex, value)
+    }
+
     /// An unsigned number, by `o`, `u`, `x` or `X`.
     pub fn unsigned(self, by: Radix, value: u64) -> Vec<u8> {
         // SAFETY: the conversion takes one `unsigned long long`.
@@ -105,8 +114,6 @@ pub enum Radix {
     Decimal,
     Hex,
     HexCapitals,
-    /// As a pointer: with `0x`.
-    Pointer,
 }
 
 impl Radix {
@@ -116,7 +123,6 @@ impl Radix {
             Self::Decimal => "llu",
             Self::Hex => "llx",
             Self::HexCapitals => "llX",
-            Self::Pointer => "#llx",
         }
     }
 }

@@ -62,8 +62,11 @@ impl Length {
     }
 }
 
+/// Bytes of a text at most, so far as whole conversions end there.
+pub const MOST_TEXT: usize = 1 << 20;
+
 /// The text of `words`, whose format string takes at most the first `string_limit` of them, if that is known. Where the arguments end
-/// before the format does, or a conversion is none, the text ends.
+/// before the format does, a conversion is none, or there are [`MOST_TEXT`] bytes, the text ends.
 pub fn format(words: &[u64], string_limit: Option<usize>) -> Vec<u8> {
     let mut words = Words(words);
     let format = words.string(string_limit.unwrap_or(usize::MAX));
@@ -72,6 +75,9 @@ pub fn format(words: &[u64], string_limit: Option<usize>) -> Vec<u8> {
     while let Some(percent) = rest.iter().position(|byte| *byte == b'%') {
         text.extend_from_slice(&rest[..percent]);
         rest = &rest[percent + 1..];
+        if text.len() >= MOST_TEXT {
+            return text;
+        }
         if let Some(after) = rest.strip_prefix(b"%") {
             text.push(b'%');
             rest = after;
@@ -137,7 +143,7 @@ fn convert(rest: &mut &[u8], words: &mut Words<'_>) -> Option<Vec<u8>> {
         b'e' | b'E' => float(Form::Exponent { capitals })(words.next()?),
         b'g' | b'G' => float(Form::General { capitals })(words.next()?),
         b'a' | b'A' => float(Form::Hex { capitals })(words.next()?),
-        b'p' => conversion.unsigned(Radix::Pointer, words.next()?),
+        b'p' => conversion.pointer(words.next()?),
         b'c' => conversion.bytes(&words.next()?.to_le_bytes()[..1]),
         b's' => {
             let mut string = words.string(usize::MAX);
@@ -156,6 +162,8 @@ fn convert(rest: &mut &[u8], words: &mut Words<'_>) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use super::MOST_TEXT;
 
     /// A string in words, with its 0.
     fn string(text: &str) -> Vec<u64> {
@@ -191,7 +199,11 @@ mod tests {
                 "1.500000 2.35 1.000000e+10 1e-05",
             ),
             ("%F %G", &[f64::INFINITY, f64::NAN].map(f64::to_bits), "INF NAN"),
-            ("%p", &[0xdead_beef], "0xdeadbeef"),
+            (
+                "%p|%12p|%-12p|%7p",
+                &[0xdead_beef, 0xbeef, 0xbeef, 0],
+                "0xdeadbeef|      0xbeef|0xbeef      |  (nil)",
+            ),
             ("[%c|%3c|%-3c]", &[65, 66, 67], "[A|  B|C  ]"),
             ("a%nb%d", &[1, 2], "ab2"),
             ("%d %d", &[1], "1 "),
@@ -221,6 +233,12 @@ mod tests {
         assert_eq!(text("%999999999999999999999d", &[1]).len(), 4096);
         assert!(text("%.999999999f", &[1e308f64.to_bits()]).len() < 5000);
         assert_eq!(text("%*c", &[1 << 30, 65]).len(), 4096);
+    }
+
+    #[test]
+    fn text_of_many_wide_conversions_is_bounded() {
+        let words = [string(&"%4096d".repeat(4096)), vec![1; 4096]].concat();
+        assert_eq!(super::format(&words, None).len(), MOST_TEXT);
     }
 
     proptest! {

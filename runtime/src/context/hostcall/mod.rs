@@ -18,8 +18,7 @@ pub mod output;
 
 use parking_lot::Mutex;
 
-pub use self::buffer::Call;
-use self::buffer::{LANES, PacketBuffer};
+use self::buffer::{Call, LANES, PacketBuffer};
 use self::message::{Heard, Message, Messages};
 use self::output::{Output, Stream};
 use crate::context::memory::mapped::Mapped;
@@ -53,18 +52,24 @@ impl Hostcall {
         self.buffer.va()
     }
 
-    /// Hears all calls that were not heard yet. What kernels print is added to `output`. Returns the calls, which are to be answered
-    /// ([`Hostcall::answer`]), and the first service that is not offered; calls for such stay unanswered.
-    pub fn hear(&self, output: &Output) -> (Vec<Call>, Option<u32>) {
-        let is_offered = |call: &Call| call.service == PRINTF;
-        let (heard, others): (Vec<_>, Vec<_>) = self.buffer.take_calls().into_iter().partition(is_offered);
-        heard.iter().for_each(|call| self.print(*call, output));
-        (heard, others.first().map(|call| call.service))
+    /// Whether there are calls.
+    pub fn is_called(&self) -> bool {
+        self.buffer.has_calls()
     }
 
-    /// Answers calls that were heard: their waves go on.
-    pub fn answer(&self, calls: Vec<Call>) {
-        calls.into_iter().for_each(|call| self.buffer.complete(call));
+    /// Answers all calls that were not answered yet: their waves go on. What kernels print is added to `output` before. Returns the first
+    /// service that is not offered; calls for such stay unanswered.
+    pub fn answer(&self, output: &Output) -> Option<u32> {
+        let mut refused = None;
+        for call in self.buffer.take_calls() {
+            if call.service == PRINTF {
+                self.print(call, output);
+                self.buffer.complete(call);
+            } else {
+                refused.get_or_insert(call.service);
+            }
+        }
+        refused
     }
 
     fn print(&self, call: Call, output: &Output) {
@@ -87,7 +92,9 @@ fn print(message: &Message, output: &Output) -> u64 {
         Some(1) => Stream::Error,
         _ => return FAILED,
     };
-    let text = format::format(&message.words[1..], message.first_string.map(|end| end - 1));
+    // One that says nothing of its first string's end has no other call.
+    let string = message.first_string.map(|end| end.saturating_sub(1));
+    let text = format::format(&message.words[1..], string);
     output.add(stream, &text);
     if message.left_out > 0 {
         output.add(
@@ -122,9 +129,9 @@ mod tests {
         let say = |words: &dyn Fn(u64) -> [u64; WORDS]| -> Vec<u64> {
             let given: Vec<_> = lanes.iter().map(|&lane| (lane, words(lane))).collect();
             let pointer = waves.call(PRINTF, &given);
-            let (calls, refused) = hostcall.hear(&output);
-            assert_eq!((calls.len(), refused), (1, None));
-            hostcall.answer(calls);
+            assert!(hostcall.is_called());
+            assert_eq!(hostcall.answer(&output), None);
+            assert!(!hostcall.is_called());
             waves.answer(pointer, &lanes).unwrap()
         };
         let descriptors = say(&|lane| call(1, &[u64::from(lane == 63)], 0));
@@ -141,8 +148,7 @@ mod tests {
         let waves = Waves::new(2);
         let hostcall = Hostcall { buffer: waves.buffer, messages: Mutex::default() };
         let pointer = waves.call(1, &[(0, [0; WORDS])]);
-        let (calls, refused) = hostcall.hear(&Output::default());
-        assert_eq!((calls, refused), (vec![], Some(1)));
+        assert_eq!(hostcall.answer(&Output::default()), Some(1));
         assert_eq!(waves.answer(pointer, &[0]), None);
     }
 
@@ -150,6 +156,9 @@ mod tests {
     fn message_for_no_stream_prints_nothing() {
         let output = Output::default();
         output.keep(true);
+        // A first call of no words, another of none, and then a word: the first string ends before all words.
+        let short = Message { words: vec![0], first_string: Some(0), ..Message::default() };
+        assert_eq!(print(&short, &output), 0);
         for words in [vec![], vec![2, 65]] {
             assert_eq!(print(&Message { words, ..Message::default() }, &output), FAILED);
         }

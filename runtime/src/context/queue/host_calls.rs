@@ -2,8 +2,10 @@
 //! Calls of the host by the kernels of a queue ([`crate::context::hostcall`]).
 //!
 //! A queue that runs a kernel which may call is given a buffer and a doorbell signal, which raises the event that queues ask for scratch
-//! with: so the event thread answers, also while a lock drains the queue, whose kernels wait for it. Both live as long as the queue. A
-//! call of a wave that is preempted is answered before the device is let go, or after the restore.
+//! with: so the event thread answers, also while a lock drains the queue, whose kernels wait for it. Both live as long as the queue.
+//!
+//! INVARIANT: a call is heard and answered with the registry locked and its queue on the hardware. So memory that is saved has it whole,
+//! or answered.
 
 use std::sync::Arc;
 
@@ -13,8 +15,8 @@ use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
 use crate::context::error::{AllocError, DeviceError};
-use crate::context::hostcall::output::Output;
-use crate::context::hostcall::{Call, Hostcall};
+use crate::context::hostcall::Hostcall;
+use crate::context::hostcall::output::{OUTPUT, Output, start_writing};
 use crate::context::memory::make::{bo_view, make_bo, unmake_bo};
 use crate::context::memory::request::Request;
 use crate::context::queue::fault::Cause;
@@ -69,43 +71,29 @@ fn make(
     queue.state.bos.hostcall = Some(bo);
     queue.state.hostcall_doorbell = Some(doorbell);
     live.set_hostcall(Hostcall::create(view, waves, handle));
+    if !OUTPUT.is_taken() {
+        start_writing();
+    }
     Ok(true)
 }
 
-/// Calls of a queue that were heard and are to be answered.
-#[derive(Debug)]
-pub struct Heard {
-    queue: QueueKey,
-    live: Arc<QueueLive>,
-    calls: Vec<Call>,
+/// Queues of the driver that may call, with whether they are suspended.
+fn callers(registry: &Registry) -> impl Iterator<Item = (QueueKey, bool, &Hostcall)> {
+    registry.queues.iter().filter_map(|(key, queue)| {
+        let live = queue.live.as_ref().filter(|live| queue.created && live.fault().is_none())?;
+        Some((key, queue.state.suspended, live.hostcall()?))
+    })
 }
 
-/// Hears the calls of all queues. What kernels print is added to `output`, which is to be written before the calls are answered: a
-/// kernel that has ended has its text out. Also returns the queues that cannot go on, and why.
-pub fn hear(registry: &Registry, output: &Output) -> (Vec<Heard>, Vec<(QueueKey, Cause)>) {
-    let (mut all, mut stuck) = (Vec::new(), Vec::new());
-    for (key, queue) in registry.queues.iter() {
-        let Some(live) = queue.live.as_ref().filter(|live| queue.created && live.fault().is_none()) else {
-            continue;
-        };
-        let Some(hostcall) = live.hostcall() else { continue };
-        let (calls, refused) = hostcall.hear(output);
-        if !calls.is_empty() {
-            all.push(Heard { queue: key, live: Arc::clone(live), calls });
-        }
-        if let Some(service) = refused {
-            stuck.push((key, Cause { service: Some(service), ..Cause::default() }));
-        }
-    }
-    (all, stuck)
+/// Whether a suspended queue has called. Its event may be used up when it is on the hardware again.
+pub fn is_put_off(registry: &Registry) -> bool {
+    callers(registry).any(|(_, is_suspended, hostcall)| is_suspended && hostcall.is_called())
 }
 
-/// Answers calls that were heard. Those of queues that are gone since are passed over.
-pub fn answer(registry: &Registry, heard: Vec<Heard>) {
-    for Heard { queue, live, calls } in heard {
-        let is_there = registry.queues.get(queue).is_some_and(|queue| queue.created);
-        if let Some(hostcall) = live.hostcall().filter(|_| is_there) {
-            hostcall.answer(calls);
-        }
-    }
+/// Answers the calls of all queues on the hardware; what kernels print is added to `output`. Returns the queues that cannot go on, and
+/// why. A suspended queue's calls wait: a checkpoint may be writing down its memory, and a copy would hear them again, or never.
+pub fn answer(registry: &Registry, output: &Output) -> Vec<(QueueKey, Cause)> {
+    let on_hardware = callers(registry).filter(|&(_, is_suspended, _)| !is_suspended);
+    let refused = on_hardware.filter_map(|(key, _, hostcall)| Some((key, hostcall.answer(output)?)));
+    refused.map(|(key, service)| (key, Cause { service: Some(service), ..Cause::default() })).collect()
 }
