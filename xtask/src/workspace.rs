@@ -203,6 +203,16 @@ const OTHER_KERNELS: [&str; 2] = ["6.12", "fixed"];
 const WHERE_KERNELS_DIFFER: &str =
     "package(stasis-tests) & test(/^(faults|preempt|in_place|self_checkpoint|share|device)::/)";
 
+/// Runs the tests of the Python package that compile by Triton with the Triton before the newest.
+fn test_with_triton_before(wheel: &Path, installed: &Installed) -> Result<()> {
+    let before = Installed { triton: Some(setup::triton_before()?), ..installed.clone() };
+    let package = setup::package(wheel, &before)?.display().to_string();
+    println!("With the Triton before the newest:");
+    let tests =
+        ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "-E", "test(/^package::.*triton/)"];
+    cargo_with(&tests, installed, &[("RUST_BACKTRACE", "0"), ("STASIS_PACKAGE_PYTHON", &package)])
+}
+
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
 /// the output.
 pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Result<()> {
@@ -210,8 +220,11 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     // build: without them dependencies have fewer features, and a third of them would be compiled twice.
     cargo(&["build", "--workspace", "--all-targets", "--locked"], installed)?;
     hsa::link("debug")?;
-    let package = setup::package(&wheel::pack(installed)?, installed)?;
-    let package = package.display().to_string();
+    let wheel = wheel::pack(installed)?;
+    if at_length {
+        test_with_triton_before(&wheel, installed)?;
+    }
+    let package = setup::package(&wheel, installed)?.display().to_string();
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
         check_models(installed)?;

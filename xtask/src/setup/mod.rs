@@ -183,6 +183,16 @@ pub fn wheel() -> Result<PathBuf> {
     python::wheel(&private)
 }
 
+/// A Python with the Triton before the newest, installed if it is not there.
+///
+/// # Errors
+/// It cannot be installed.
+pub fn triton_before() -> Result<PathBuf> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    python::triton_before(&private)
+}
+
 /// The program that makes a site of the Python package's documentation, installed if it is not there.
 ///
 /// # Errors

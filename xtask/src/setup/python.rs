@@ -18,6 +18,8 @@ use std::process::Command;
 const CLIENT: &str = include_str!("pinned/client.txt");
 /// The newest compiler that kernels are tested with.
 const TRITON: &str = include_str!("pinned/triton.txt");
+/// The compiler before it, which the Python package works with, too.
+const TRITON_BEFORE: &str = include_str!("pinned/triton-before.txt");
 /// The KFD clients that are written in Python.
 const CLIENTS: &str = include_str!("pinned/clients.txt");
 /// The peers in the benchmarks of the embedding server.
@@ -55,6 +57,15 @@ pub fn client(private: &Path) -> Result<PathBuf> {
 pub fn triton(private: &Path) -> Result<PathBuf> {
     let what = "the compiler triton, 1 package, 286 MB (1.1 GB unpacked)";
     environment(&private.join("triton"), TRITON, what, "with --without-triton")
+}
+
+/// The Python with the compiler before the newest, made at `private`/triton-before if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn triton_before(private: &Path) -> Result<PathBuf> {
+    let what = "the compiler before it, triton 3.8, 1 package, 286 MB (1.1 GB unpacked)";
+    environment(&private.join("triton-before"), TRITON_BEFORE, what, "without --all")
 }
 
 /// The Python with KFD clients, made at `private`/clients-python if it is not there.
