@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ import triton.language as tl
 
 import stasis
 import stasis.triton
+
+from test_checkpoint import start, wait_for
 
 pytestmark = pytest.mark.usefixtures("active_triton")
 
@@ -153,3 +157,41 @@ def test_assertions_of_kernels_name_what_was_wrong(program, run):
     done = run(program(ASSERTS))
     assert done.stdout == "1\nfault True\n", (done.stdout, done.stderr)
     assert "too large for us" in done.stderr
+
+
+TUNED = """
+import numpy as np
+import triton, triton.language as tl
+import stasis, stasis.triton
+
+@triton.autotune(configs=[triton.Config({"BLOCK": size}) for size in (64, 256)], key=["n"])
+@triton.jit
+def double(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+def run():
+    double[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, out, 1000)
+    return bool((out.numpy() == 2 * x.numpy()).all())
+
+stasis.triton.activate()
+device = stasis.Device(0)
+x = stasis.Buffer.from_numpy(device, np.arange(1000, dtype="f4"))
+out = stasis.Buffer.zeros(device, 1000)
+assert run()
+found = dict(double.cache)
+made = stasis.checkpoint("image")
+tuned = []
+double._bench = lambda *args, **more: tuned.append(args)
+with open("restored" if made.restored else "original", "w") as file:
+    print(run(), len(found), double.cache == found, tuned, file=file)
+"""
+
+
+def test_what_tuning_has_found_is_in_a_checkpoint(program, tmp_path, command):
+    process = start(program(TUNED), TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    assert process.wait(timeout=240) == 0, (tmp_path / "log").read_text()
+    assert wait_for(tmp_path / "original") == "True 1 True []\n"
+    done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert wait_for(tmp_path / "restored") == "True 1 True []\n", (tmp_path / "log").read_text()
