@@ -20,14 +20,23 @@ import stasis  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def code(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], bytes]:
+    """Compiles kernels in C."""
+
+    def compile(source: Path) -> bytes:
+        clang = os.environ.get("STASIS_CLANG", "clang-19")
+        out = tmp_path_factory.mktemp("kernels") / "kernels.co"
+        flags = ["--target=amdgcn-amd-amdhsa", "-mcpu=gfx1100", "-O2", "-nogpulib", "-ffreestanding"]
+        subprocess.run([clang, *flags, "-o", out, source], check=True)
+        return out.read_bytes()
+
+    return compile
+
+
+@pytest.fixture(scope="session")
+def code(compiled: Callable[[Path], bytes]) -> bytes:
     """The tests' kernels, compiled."""
-    clang = os.environ.get("STASIS_CLANG", "clang-19")
-    out = tmp_path_factory.mktemp("kernels") / "kernels.co"
-    source = Path(__file__).with_name("kernels.c")
-    flags = ["--target=amdgcn-amd-amdhsa", "-mcpu=gfx1100", "-O2", "-nogpulib", "-ffreestanding"]
-    subprocess.run([clang, *flags, "-o", out, source], check=True)
-    return out.read_bytes()
+    return compiled(Path(__file__).with_name("kernels.c"))
 
 
 @pytest.fixture()

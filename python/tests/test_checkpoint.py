@@ -216,3 +216,38 @@ def test_interpreter_is_frozen_from_outside_with_threads_and_views(program, tmp_
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+
+
+PRINTING = """
+import io, sys
+import stasis
+
+sys.stdout = text = io.StringIO()
+device = stasis.Device(0)
+stasis.Module(device, "print.co")["print"][4, 32](120)
+try:
+    device.synchronize(timeout=0.2)
+    early = "over"
+except stasis.Timeout:
+    early = "runs" if text.getvalue() else "silent"
+made = stasis.checkpoint("image", mode="preempt", timeout=60)
+device.synchronize()
+lines = text.getvalue().splitlines()
+with open("restored" if made.restored else "original", "w") as file:
+    print(early, len(lines), len(set(lines)), file=file)
+"""
+
+
+def test_kernel_that_is_preempted_while_it_prints_prints_each_line_once(program, tmp_path, command, compiled):
+    (tmp_path / "print.co").write_bytes(compiled(Path(__file__).parents[2] / "tests" / "kernels" / "print.c"))
+    instance = f"python-{os.getpid()}-fixed"
+    process = start(program(PRINTING), SOFTGPU_KERNEL="fixed", STASIS_SOFTGPU_INSTANCE=instance)
+    assert process.wait(timeout=240) == 0, (tmp_path / "log").read_text()
+    expected = f"runs {4 * 32 * 120} {4 * 32 * 120}\n"
+    assert wait_for(tmp_path / "original") == expected
+    for _ in range(2):
+        (tmp_path / "restored").unlink(missing_ok=True)
+        done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        assert wait_for(tmp_path / "restored") == expected, (tmp_path / "log").read_text()
+        wait_for_end(process.pid)

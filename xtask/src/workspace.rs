@@ -203,6 +203,19 @@ const OTHER_KERNELS: [&str; 2] = ["6.12", "fixed"];
 const WHERE_KERNELS_DIFFER: &str =
     "package(stasis-tests) & test(/^(faults|preempt|in_place|self_checkpoint|share|device)::/)";
 
+/// Runs the tests of the Python package that need no other package on a newer Python.
+fn test_on_newer_python(wheel: &Path, installed: &Installed) -> Result<()> {
+    let Some(python) = setup::package_on_newer(wheel)? else {
+        println!("There is no newer Python for the package's tests: name one by STASIS_NEWER_PYTHON");
+        return Ok(());
+    };
+    let python = python.display().to_string();
+    println!("On a newer Python:");
+    let some = "test(/^package::(buffers|interpreter|kernels_take|sessions)/)";
+    let tests = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "-E", some];
+    cargo_with(&tests, installed, &[("RUST_BACKTRACE", "0"), ("STASIS_PACKAGE_PYTHON", &python)])
+}
+
 /// Runs the tests of the Python package that compile by Triton with the Triton before the newest.
 fn test_with_triton_before(wheel: &Path, installed: &Installed) -> Result<()> {
     let before = Installed { triton: Some(setup::triton_before()?), ..installed.clone() };
@@ -222,6 +235,7 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     hsa::link("debug")?;
     let wheel = wheel::pack(installed)?;
     if at_length {
+        test_on_newer_python(&wheel, installed)?;
         test_with_triton_before(&wheel, installed)?;
     }
     let package = setup::package(&wheel, installed)?.display().to_string();

@@ -193,6 +193,16 @@ pub fn triton_before() -> Result<PathBuf> {
     python::triton_before(&private)
 }
 
+/// A Python that is newer than the others', with a wheel of the package and what its tests need; `None` if there is none.
+///
+/// # Errors
+/// They cannot be installed.
+pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    python::package_on_newer(&private, wheel)
+}
+
 /// The program that makes a site of the Python package's documentation, installed if it is not there.
 ///
 /// # Errors

@@ -120,6 +120,44 @@ pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -
     Ok(python)
 }
 
+/// As [`package`] in a Python that is newer than the others', without what they have, made at `private`/package-newer-python;
+/// `None` if there is none: of the name that STASIS_NEWER_PYTHON gives, on PATH, or pyenv's.
+///
+/// # Errors
+/// As for [`package`].
+pub fn package_on_newer(private: &Path, wheel: &Path) -> Result<Option<PathBuf>> {
+    let Some(base) = newer() else { return Ok(None) };
+    let directory = private.join("package-newer-python");
+    let made = directory.join("bin/python");
+    let python = match is_made(&directory, &made, PACKAGE) {
+        true => made,
+        false => {
+            let what = format!("the same for Python {}", base.1.lines().next().unwrap_or_default());
+            environment_of(base, &directory, PACKAGE, &what, "without --all")?
+        }
+    };
+    process::output(pip(&python, "install").args(["--no-index", "--force-reinstall"]).arg(wheel))?;
+    Ok(Some(python))
+}
+
+/// A Python that is newer than the first on PATH, and its version.
+fn newer() -> Option<(PathBuf, String)> {
+    let named = std::env::var_os("STASIS_NEWER_PYTHON").map(PathBuf::from);
+    let on_path = ["python3.14", "python3.13", "python3.12"].into_iter().filter_map(process::find);
+    let home = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")));
+    let versions = home.and_then(|home| fs::read_dir(home.join("versions")).ok()).into_iter().flatten();
+    let of_pyenv = versions.flatten().map(|entry| entry.path().join("bin/python3"));
+    let numbers =
+        |text: &str| -> Vec<u32> { text.split(['.', ' ', '\n']).map_while(|n| n.parse().ok()).collect() };
+    let usual = numbers(&base()?.1);
+    let found = named.into_iter().chain(on_path).chain(of_pyenv).filter_map(|python| {
+        let version = version(&python).ok()?;
+        (numbers(&version).get(..2) > usual.get(..2)).then_some((python, version))
+    });
+    found.max_by_key(|(_, version)| numbers(version))
+}
+
 /// Where a virtual environment has its packages.
 fn packages_of(python: &Path) -> Result<PathBuf> {
     let asked = "import sysconfig; print(sysconfig.get_path('purelib'))";
@@ -187,7 +225,19 @@ fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -
         return Ok(python);
     }
     packages::install_python()?;
-    let (base, version) = base().context("python3 vanished after its installation")?;
+    let base = base().context("python3 vanished after its installation")?;
+    environment_of(base, directory, requirements, what, option)
+}
+
+/// As [`environment`], of this Python, of this version.
+fn environment_of(
+    (base, version): (PathBuf, String),
+    directory: &Path,
+    requirements: &str,
+    what: &str,
+    option: &str,
+) -> Result<PathBuf> {
+    let python = directory.join("bin/python");
     announce(format_args!("installing {what}, into {}", directory.display()));
     // An environment contains its own path, so it cannot be made elsewhere and renamed.
     process::remove(directory)?;
