@@ -117,6 +117,8 @@ pub struct KernargLayout {
     unknown: Option<(usize, String)>,
     /// Whether arguments can be given one by one: all are known, and they are described if there are any.
     is_callable: bool,
+    /// Whether the kernel may call the host.
+    calls_host: bool,
 }
 
 impl KernargLayout {
@@ -133,6 +135,7 @@ impl KernargLayout {
             hidden: Vec::new(),
             unknown: None,
             is_callable: false,
+            calls_host: false,
         };
         for (index, argument) in metadata.arguments.iter().enumerate() {
             let (offset, bytes) = (argument.offset as usize, argument.bytes as usize);
@@ -160,6 +163,7 @@ impl KernargLayout {
             }
         }
         let undeclared = layout.bytes > 0 && layout.explicit.is_empty() && layout.hidden.is_empty();
+        layout.calls_host = layout.hidden.iter().any(|hidden| hidden.kind == HiddenKind::Hostcall);
         layout.is_callable = layout.unknown.is_none() && !undeclared;
         Ok(layout)
     }
@@ -175,7 +179,7 @@ impl KernargLayout {
     #[inline]
     #[must_use]
     pub fn calls_host(&self) -> bool {
-        self.hidden.iter().any(|hidden| hidden.kind == HiddenKind::Hostcall)
+        self.calls_host
     }
 
     /// What the block's address must be a multiple of.

@@ -104,7 +104,7 @@ pub fn wheel(private: &Path) -> Result<PathBuf> {
 /// # Errors
 /// As [`client`]; the wheel could not be installed.
 pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -> Result<PathBuf> {
-    let what = "numpy, pytest and mypy for the tests of the Python package, 12 packages, 35 MB";
+    let what = "numpy, pytest and mypy for the tests of the Python package, 14 packages, 36 MB";
     let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
     // A file of the same version replaces the one before.
     let mut pip = pip(&python, "install");
