@@ -71,20 +71,14 @@ def launches(device):
     rounds = 500
 
     def loop(act):
-        def run():
+        took = []
+        for _ in range(20):
+            device.synchronize()
+            began = time.perf_counter()
             for _ in range(rounds):
                 act()
-
-        def measured():
-            took = []
-            for _ in range(20):
-                device.synchronize()
-                began = time.perf_counter()
-                run()
-                took.append(time.perf_counter() - began)
-            return 1e6 * statistics.median(took) / rounds
-
-        return measured()
+            took.append(time.perf_counter() - began)
+        return 1e6 * statistics.median(took) / rounds
 
     numpy = loop(lambda: np.add(small, small))
     tell("a launch, submitted", "time", loop(lambda: direct(*arguments)), "us", "numpy.add of one element", numpy)

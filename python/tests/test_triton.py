@@ -15,15 +15,9 @@ import stasis
 import stasis.triton
 
 from test_checkpoint import start, wait_for
+from test_tutorials import add
 
 pytestmark = pytest.mark.usefixtures("active_triton")
-
-
-@triton.jit
-def add(x, y, out, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < n
-    tl.store(out + at, tl.load(x + at, mask=mask) + tl.load(y + at, mask=mask), mask=mask)
 
 
 @triton.jit

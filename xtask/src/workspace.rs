@@ -203,17 +203,22 @@ const OTHER_KERNELS: [&str; 2] = ["6.12", "fixed"];
 const WHERE_KERNELS_DIFFER: &str =
     "package(stasis-tests) & test(/^(faults|preempt|in_place|self_checkpoint|share|device)::/)";
 
+/// Runs the tests that a filter of nextest names, with one more variable.
+fn test_some(filter: &str, variable: (&str, &str), installed: &Installed) -> Result<()> {
+    // Of one package alone, cargo would compile the dependencies again, with that package's features.
+    let run = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "-E", filter];
+    cargo_with(&run, installed, &[("RUST_BACKTRACE", "0"), variable])
+}
+
 /// Runs the tests of the Python package that need no other package on a newer Python.
 fn test_on_newer_python(wheel: &Path, installed: &Installed) -> Result<()> {
     let Some(python) = setup::package_on_newer(wheel)? else {
         println!("There is no newer Python for the package's tests: name one by STASIS_NEWER_PYTHON");
         return Ok(());
     };
-    let python = python.display().to_string();
     println!("On a newer Python:");
-    let some = "test(/^package::(buffers|interpreter|kernels_take|sessions)/)";
-    let tests = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "-E", some];
-    cargo_with(&tests, installed, &[("RUST_BACKTRACE", "0"), ("STASIS_PACKAGE_PYTHON", &python)])
+    let filter = "test(/^package::(buffers|interpreter|kernels_take|sessions)/)";
+    test_some(filter, ("STASIS_PACKAGE_PYTHON", &python.display().to_string()), installed)
 }
 
 /// Runs the tests of the Python package that compile by Triton with the Triton before the newest.
@@ -221,9 +226,7 @@ fn test_with_triton_before(wheel: &Path, installed: &Installed) -> Result<()> {
     let before = Installed { triton: Some(setup::triton_before()?), ..installed.clone() };
     let package = setup::package(wheel, &before)?.display().to_string();
     println!("With the Triton before the newest:");
-    let tests =
-        ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "-E", "test(/^package::.*triton/)"];
-    cargo_with(&tests, installed, &[("RUST_BACKTRACE", "0"), ("STASIS_PACKAGE_PYTHON", &package)])
+    test_some("test(/^package::.*triton/)", ("STASIS_PACKAGE_PYTHON", &package), installed)
 }
 
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
@@ -262,17 +265,7 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     if arguments.is_empty() {
         for kernel in OTHER_KERNELS {
             println!("Under the driver of kernel {kernel} (SOFTGPU_KERNEL={kernel}):");
-            let short = [
-                "nextest",
-                "run",
-                "--locked",
-                "--no-fail-fast",
-                // Of one package alone, cargo would compile the dependencies again, with that package's features.
-                "--workspace",
-                "-E",
-                WHERE_KERNELS_DIFFER,
-            ];
-            cargo_with(&short, installed, &[("RUST_BACKTRACE", "0"), ("SOFTGPU_KERNEL", kernel)])?;
+            test_some(WHERE_KERNELS_DIFFER, ("SOFTGPU_KERNEL", kernel), installed)?;
         }
         println!("Under the driver of kernel {DEFAULT_KERNEL}, the default:");
     }

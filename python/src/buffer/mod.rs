@@ -106,12 +106,23 @@ impl Buffer {
     fn allocate(
         py: Python<'_>,
         device: Py<Device>,
+        elements: (Elements, Option<Py<PyAny>>),
+        memory: &str,
+    ) -> PyResult<Self> {
+        Self::allocate_as(py, device, elements, memory, false)
+    }
+
+    /// As [`Buffer::allocate`]; waves may execute what is written there if `is_code`.
+    fn allocate_as(
+        py: Python<'_>,
+        device: Py<Device>,
         (elements, dtype): (Elements, Option<Py<PyAny>>),
         memory: &str,
+        is_code: bool,
     ) -> PyResult<Self> {
         process::check()?;
         let pool = pool(device.get().agent(), memory)?;
-        let memory = Memory::allocate(py, &pool, elements.total()?, false)?;
+        let memory = Memory::allocate(py, &pool, elements.total()?, is_code)?;
         Ok(Self { memory: Arc::new(memory), elements, dtype, device })
     }
 
@@ -188,10 +199,7 @@ impl Buffer {
         memory: &str,
         executable: bool,
     ) -> PyResult<Self> {
-        process::check()?;
-        let (pool, elements) = (pool(device.get().agent(), memory)?, Elements::untyped(nbytes)?);
-        let memory = Memory::allocate(py, &pool, nbytes, executable)?;
-        Ok(Self { memory: Arc::new(memory), elements, dtype: None, device })
+        Self::allocate_as(py, device, (Elements::untyped(nbytes)?, None), memory, executable)
     }
 
     /// A buffer with the shape, type and contents of an array.

@@ -168,9 +168,7 @@ impl fmt::Display for Installed {
 /// # Errors
 /// It cannot be installed.
 pub fn typos() -> Result<PathBuf> {
-    let private = repository().join(".stasis");
-    let _lock = lock(&private.join("setup.lock"))?;
-    python::typos(&private)
+    in_private(python::typos)
 }
 
 /// The Python that builds the Python package, installed if it is not there.
@@ -178,9 +176,7 @@ pub fn typos() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be installed.
 pub fn wheel() -> Result<PathBuf> {
-    let private = repository().join(".stasis");
-    let _lock = lock(&private.join("setup.lock"))?;
-    python::wheel(&private)
+    in_private(python::wheel)
 }
 
 /// A Python with the Triton before the newest, installed if it is not there.
@@ -188,9 +184,7 @@ pub fn wheel() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be installed.
 pub fn triton_before() -> Result<PathBuf> {
-    let private = repository().join(".stasis");
-    let _lock = lock(&private.join("setup.lock"))?;
-    python::triton_before(&private)
+    in_private(python::triton_before)
 }
 
 /// A Python that is newer than the others', with a wheel of the package and what its tests need; `None` if there is none.
@@ -198,9 +192,7 @@ pub fn triton_before() -> Result<PathBuf> {
 /// # Errors
 /// They cannot be installed.
 pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
-    let private = repository().join(".stasis");
-    let _lock = lock(&private.join("setup.lock"))?;
-    python::package_on_newer(&private, wheel)
+    in_private(|private| python::package_on_newer(private, wheel))
 }
 
 /// The program that makes a site of the Python package's documentation, installed if it is not there.
@@ -208,9 +200,7 @@ pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
 /// # Errors
 /// It cannot be installed.
 pub fn mkdocs() -> Result<PathBuf> {
-    let private = repository().join(".stasis");
-    let _lock = lock(&private.join("setup.lock"))?;
-    python::mkdocs(&private)
+    in_private(python::mkdocs)
 }
 
 /// A Python with a wheel of the package, what its tests need, the compiler triton and tinygrad, installed where they are missing.
@@ -218,10 +208,9 @@ pub fn mkdocs() -> Result<PathBuf> {
 /// # Errors
 /// They cannot be installed.
 pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
-    let private = repository().join(".stasis");
-    let _lock = lock(&private.join("setup.lock"))?;
     let clients = installed.clients.as_ref().map(|clients| clients.python.as_path());
-    python::package(&private, wheel, &[("triton", installed.triton.as_deref()), ("clients", clients)])
+    let others = [("triton", installed.triton.as_deref()), ("clients", clients)];
+    in_private(|private| python::package(private, wheel, &others))
 }
 
 /// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.
@@ -229,9 +218,16 @@ pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
 /// # Errors
 /// Names what cannot be installed.
 pub fn install_aarch64() -> Result<PathBuf> {
+    in_private(aarch64::find_or_install)
+}
+
+/// Installs something in the private directory, while no other process does.
+fn in_private<T>(install: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let private = repository().join(".stasis");
+    std::fs::create_dir_all(&private)
+        .with_context(|| format!("Could not create the private directory {}", private.display()))?;
     let _lock = lock(&private.join("setup.lock"))?;
-    aarch64::find_or_install(&private)
+    install(&private)
 }
 
 /// The root of this repository.

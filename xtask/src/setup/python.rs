@@ -106,9 +106,7 @@ pub fn wheel(private: &Path) -> Result<PathBuf> {
 pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -> Result<PathBuf> {
     let what = "numpy, pytest and mypy for the tests of the Python package, 14 packages, 36 MB";
     let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
-    // A file of the same version replaces the one before.
-    let mut pip = pip(&python, "install");
-    process::output(pip.args(["--no-index", "--force-reinstall"]).arg(wheel))?;
+    install_wheel(&python, wheel)?;
     // They are too large to have them twice.
     let packages = packages_of(&python)?;
     for (name, other) in others {
@@ -120,6 +118,11 @@ pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -
     Ok(python)
 }
 
+/// Installs a wheel, in the place of one of the same version.
+fn install_wheel(python: &Path, wheel: &Path) -> Result<()> {
+    process::output(pip(python, "install").args(["--no-index", "--force-reinstall"]).arg(wheel)).map(drop)
+}
+
 /// As [`package`] in a Python that is newer than the others', without what they have, made at `private`/package-newer-python;
 /// `None` if there is none: of the name that STASIS_NEWER_PYTHON gives, on PATH, or pyenv's.
 ///
@@ -127,16 +130,10 @@ pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -
 /// As for [`package`].
 pub fn package_on_newer(private: &Path, wheel: &Path) -> Result<Option<PathBuf>> {
     let Some(base) = newer() else { return Ok(None) };
+    let what = format!("the same for Python {}", base.1);
     let directory = private.join("package-newer-python");
-    let made = directory.join("bin/python");
-    let python = match is_made(&directory, &made, PACKAGE) {
-        true => made,
-        false => {
-            let what = format!("the same for Python {}", base.1.lines().next().unwrap_or_default());
-            environment_of(base, &directory, PACKAGE, &what, "without --all")?
-        }
-    };
-    process::output(pip(&python, "install").args(["--no-index", "--force-reinstall"]).arg(wheel))?;
+    let python = environment_of(|| Ok(base), &directory, PACKAGE, &what, "without --all")?;
+    install_wheel(&python, wheel)?;
     Ok(Some(python))
 }
 
@@ -148,12 +145,11 @@ fn newer() -> Option<(PathBuf, String)> {
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".pyenv")));
     let versions = home.and_then(|home| fs::read_dir(home.join("versions")).ok()).into_iter().flatten();
     let of_pyenv = versions.flatten().map(|entry| entry.path().join("bin/python3"));
-    let numbers =
-        |text: &str| -> Vec<u32> { text.split(['.', ' ', '\n']).map_while(|n| n.parse().ok()).collect() };
+    let numbers = |version: &str| -> Vec<u32> { version.split('.').flat_map(str::parse).collect() };
     let usual = numbers(&base()?.1);
     let found = named.into_iter().chain(on_path).chain(of_pyenv).filter_map(|python| {
         let version = version(&python).ok()?;
-        (numbers(&version).get(..2) > usual.get(..2)).then_some((python, version))
+        (numbers(&version) > usual).then_some((python, version))
     });
     found.max_by_key(|(_, version)| numbers(version))
 }
@@ -220,24 +216,26 @@ fn pip(python: &Path, verb: &str) -> Command {
 /// The Python of a virtual environment with these packages, which `option` leaves out. Remains of an earlier or
 /// interrupted run are replaced.
 fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -> Result<PathBuf> {
-    let python = directory.join("bin/python");
-    if is_made(directory, &python, requirements) {
-        return Ok(python);
-    }
-    packages::install_python()?;
-    let base = base().context("python3 vanished after its installation")?;
-    environment_of(base, directory, requirements, what, option)
+    let usual = || {
+        packages::install_python()?;
+        base().context("python3 vanished after its installation")
+    };
+    environment_of(usual, directory, requirements, what, option)
 }
 
-/// As [`environment`], of this Python, of this version.
+/// As [`environment`], of the Python, with its version, that `base` gives.
 fn environment_of(
-    (base, version): (PathBuf, String),
+    base: impl FnOnce() -> Result<(PathBuf, String)>,
     directory: &Path,
     requirements: &str,
     what: &str,
     option: &str,
 ) -> Result<PathBuf> {
     let python = directory.join("bin/python");
+    if is_made(directory, &python, requirements) {
+        return Ok(python);
+    }
+    let (base, version) = base()?;
     announce(format_args!("installing {what}, into {}", directory.display()));
     // An environment contains its own path, so it cannot be made elsewhere and renamed.
     process::remove(directory)?;

@@ -149,7 +149,7 @@ impl Output {
                     Stream::Error => write_all(io::stderr().as_fd(), piece),
                 };
                 if written.is_err() {
-                    // Nobody will ever have it.
+                    // The descriptor takes no more, and the text is lost.
                     break;
                 }
                 self.kept.lock().written += piece.len() as u64;

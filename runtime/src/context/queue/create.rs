@@ -269,15 +269,7 @@ impl Parts<'_> {
         let own = |role, bytes| Request::queue_memory(role, bytes, agent);
         let ring = self.bo("ring", own(BoRole::Ring, u64::from(recipe.ring_bytes)))?;
         let page = self.bo("index page", own(BoRole::QueuePage, PAGE_BYTES))?;
-        let mut bos = QueueBos {
-            ring,
-            page,
-            eop: None,
-            save_area: None,
-            kernargs: None,
-            scratch: None,
-            hostcall: None,
-        };
+        let mut bos = QueueBos::new(ring, page);
         if recipe.kind.has_eop(info.target()) {
             let eop = Request {
                 flags: flags::VRAM_HIDDEN | flags::EXECUTABLE,

@@ -178,15 +178,7 @@ impl TransferEngine {
                 percentage: 100,
                 suspended: false,
                 cu_mask: Vec::new(),
-                bos: QueueBos {
-                    ring,
-                    page,
-                    eop: None,
-                    save_area: None,
-                    kernargs: None,
-                    scratch: None,
-                    hostcall: None,
-                },
+                bos: QueueBos::new(ring, page),
                 kernarg_slot_bytes: 0,
                 scratch_lane_bytes: 0,
                 // No signal reports its exceptions: the wait for a transfer reaches its limit instead.

@@ -347,6 +347,11 @@ pub struct QueueBos {
 }
 
 impl QueueBos {
+    /// Those that every queue has.
+    pub const fn new(ring: Key<BoState>, page: Key<BoState>) -> Self {
+        Self { ring, page, eop: None, save_area: None, kernargs: None, scratch: None, hostcall: None }
+    }
+
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Key<BoState>> + use<> {
         let others = [self.eop, self.save_area, self.kernargs, self.scratch, self.hostcall];
