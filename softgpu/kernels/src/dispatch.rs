@@ -105,6 +105,9 @@ pub(crate) fn packet(grid: [u32; 3], workgroup: [u16; 3]) -> KernelDispatch {
     }
 }
 
+/// Compute units of the chip that launches are for: those of a gfx1100.
+const COMPUTE_UNITS: u32 = 96;
+
 /// A launch from the grid's beginning, without scratch, signal or queue.
 pub(crate) fn launch(
     target: &'static Target,
@@ -114,6 +117,7 @@ pub(crate) fn launch(
 ) -> Launch {
     Launch {
         target,
+        compute_units: COMPUTE_UNITS,
         descriptor,
         kernel_object: packet.kernel_object,
         entry,

@@ -389,6 +389,7 @@ impl AqlRun<'_> {
         };
         let launch = Launch {
             target: gpu.chip.target,
+            compute_units: gpu.chip.compute_units,
             descriptor,
             kernel_object: packet.kernel_object,
             entry: descriptor.entry(packet.kernel_object),

@@ -8,7 +8,7 @@ use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError, PacketKind
 use queues::hsa::KernelDescriptor;
 use queues::save_area::WaveRecord;
 use queues::words::{double, words};
-use softgpu_waves::{Control, Ended, GridState, Launch, MAX_RESIDENT, Outcome, Running, Scratch};
+use softgpu_waves::{Control, Ended, GridState, Launch, Outcome, Running, Scratch};
 
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
@@ -143,8 +143,7 @@ impl Job {
         let vgprs = u64::from(descriptor.vgpr_count(lanes == 32)) * lanes * 4;
         let waves = packet.workgroup_items().div_ceil(lanes);
         let group = waves.saturating_mul(vgprs + WAVE_BYTES) + u64::from(packet.group_segment_bytes);
-        // CAST: 256.
-        groups.min(MAX_RESIDENT as u64).saturating_mul(group)
+        groups.min(self.launch.resident_workgroups()).saturating_mul(group)
     }
 
     /// Whether its waves have private memory, which the dispatches of a queue share.
@@ -242,6 +241,7 @@ impl Job {
         let first_workgroup = reader.take_all();
         let launch = Launch {
             target: gpu.chip.target,
+            compute_units: gpu.chip.compute_units,
             descriptor,
             kernel_object,
             entry,

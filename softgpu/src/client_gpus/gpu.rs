@@ -25,6 +25,8 @@ const PRIV: u32 = 1 << 20;
 pub struct Chip {
     /// The target.
     pub target: &'static Target,
+    /// Compute units of all XCCs. A dispatch is spread over all of them, whatever its queue's CU mask.
+    pub compute_units: u32,
     /// Shader arrays of an XCC (`array_count / num_xcc`).
     pub arrays: u32,
     /// Shader engines of an XCC.
@@ -173,7 +175,16 @@ mod tests {
 
     fn chip(name: &str, arrays: u32) -> Chip {
         let target = Target::by_name(name).unwrap();
-        Chip { target, arrays, engines: 1, xccs: 1, compute_queues: 8, errata: true, counter_ahead: 0 }
+        Chip {
+            target,
+            compute_units: 8 * arrays,
+            arrays,
+            engines: 1,
+            xccs: 1,
+            compute_queues: 8,
+            errata: true,
+            counter_ahead: 0,
+        }
     }
 
     #[test]

@@ -151,6 +151,7 @@ mod tests {
             let target = Target::by_name(name).unwrap();
             let chip = Chip {
                 target,
+                compute_units: 8 * engines,
                 arrays: engines,
                 engines,
                 xccs: 1,

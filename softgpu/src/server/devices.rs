@@ -119,6 +119,7 @@ impl Devices {
             let compute_queues = usize::try_from(gpu.compute_queues()).unwrap_or(usize::MAX).max(1);
             Chip {
                 target,
+                compute_units: shape.simd_count.checked_div(shape.simd_per_cu).unwrap_or(0),
                 arrays,
                 engines,
                 xccs: shape.num_xcc.max(1),

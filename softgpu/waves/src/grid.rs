@@ -58,8 +58,8 @@ struct FreePlaces {
     turn: usize,
     /// Places there are; the n-th is the engine's n modulo the engines.
     count: usize,
-    /// Those that resumed workgroups have had from the start.
-    used: Vec<usize>,
+    /// Whether a resumed workgroup has had it from the start; those behind the last are free.
+    used: Vec<bool>,
 }
 
 /// Free places of one shader engine.
@@ -72,9 +72,15 @@ struct EnginePlaces {
 }
 
 impl FreePlaces {
-    fn new(engines: usize, xccs: usize, count: usize, used: Vec<usize>) -> FreePlaces {
+    fn new(engines: usize, xccs: usize, count: usize, used: &[usize]) -> FreePlaces {
         let engines = (0..engines.max(1)).map(|fresh| EnginePlaces { returned: Vec::new(), fresh }).collect();
-        FreePlaces { engines, xccs: xccs.max(1), turn: 0, count, used }
+        let mut is_used = vec![false; used.iter().max().map_or(0, |last| last + 1).min(count)];
+        for &place in used {
+            if let Some(is_used) = is_used.get_mut(place) {
+                *is_used = true;
+            }
+        }
+        FreePlaces { engines, xccs: xccs.max(1), turn: 0, count, used: is_used }
     }
 
     /// The XCC of a workgroup.
@@ -91,7 +97,7 @@ impl FreePlaces {
     /// The first place of an engine that was never taken.
     fn fresh(&self, engine: usize) -> Option<usize> {
         let mut places = (self.engines[engine].fresh..self.count).step_by(self.engines.len());
-        places.find(|place| !self.used.contains(place))
+        places.find(|&place| !self.used.get(place).copied().unwrap_or(false))
     }
 
     fn take_for(&mut self, workgroup: u64) -> Option<usize> {
@@ -180,7 +186,7 @@ impl Grid {
         }
         progress.started = progress.resident.len();
         // Resumed workgroups keep their scratch; a hostile or changed state may name slots that do not exist.
-        progress.free = FreePlaces::new(plan.engines(), plan.xccs(), plan.max_resident, used);
+        progress.free = FreePlaces::new(plan.engines(), plan.xccs(), plan.max_resident, &used);
         Grid {
             plan,
             vm,
@@ -384,7 +390,7 @@ impl Grid {
             return Outcome::Aborted;
         }
         let next_workgroup = self.next.load(Ordering::Relaxed).min(self.plan.total);
-        // CAST: waves of at most `MAX_RESIDENT` workgroups.
+        // CAST: waves of at most `max_resident` workgroups.
         let count: usize = p.resident.iter().map(|group| group.waves() as usize).sum();
         let mut waves = workers.records();
         waves.reserve(count.saturating_sub(waves.len()));
@@ -531,7 +537,7 @@ mod tests {
 
     #[test]
     fn engines_take_turns_as_long_as_they_have_places() {
-        let mut free = FreePlaces::new(3, 1, 7, vec![1]);
+        let mut free = FreePlaces::new(3, 1, 7, &[1]);
         let mut take = |count| (0..count).map(|group| free.take_for(group)).collect::<Vec<_>>();
         assert_eq!(take(4), [Some(0), Some(4), Some(2), Some(3)]);
         free.put(0);
@@ -544,7 +550,7 @@ mod tests {
     #[test]
     fn workgroups_wait_for_a_place_of_their_own_xcc() {
         // Two XCCs of two engines; place p is of XCC p % 2.
-        let mut free = FreePlaces::new(4, 2, 8, Vec::new());
+        let mut free = FreePlaces::new(4, 2, 8, &[]);
         let xccs: Vec<_> = (0..6).map(|group| free.take_for(group).unwrap() % 2).collect();
         assert_eq!(xccs, [0, 1, 0, 1, 0, 1]);
         assert_eq!((free.take_for(6), free.take_for(8)), (Some(6), None), "four each");

@@ -11,10 +11,9 @@ use crate::env::{Identity, LDS_DWORDS};
 use crate::exception::Cause;
 use crate::facts::Fact;
 use crate::predecode::Shape;
+use crate::residency::Residency;
 use crate::wave::{Row, SINK, TTMP, VCC, Wave, status};
 
-/// Workgroups that may be resident (started, not finished) at a time: as many as a large chip holds.
-pub const MAX_RESIDENT: usize = 256;
 /// SGPRs that a wave may start with: sixteen of the client's, and the workgroup's numbers behind them.
 const STARTING_SGPRS: usize = 32;
 /// STATUS bits of a running wave: SCRATCH_EN 29, VALID 16, IN_TG 11.
@@ -113,6 +112,8 @@ impl Places {
 pub struct Launch {
     /// The chip.
     pub target: &'static Target,
+    /// Compute units that its workgroups are spread over, of all XCCs.
+    pub compute_units: u32,
     /// The kernel's descriptor, read from `kernel_object`; of a PM4 dispatch, made of its registers.
     pub descriptor: KernelDescriptor,
     /// GPU address of the descriptor.
@@ -141,6 +142,15 @@ pub struct Launch {
     pub privileged: bool,
 }
 
+impl Launch {
+    /// Workgroups that may be resident (started, not finished) at a time, as far as its registers, its LDS and the chip's wave
+    /// slots tell; at least 1. Scratch may be the lower limit.
+    #[must_use]
+    pub fn resident_workgroups(&self) -> u64 {
+        Residency::new(self).workgroups(self.compute_units)
+    }
+}
+
 /// What all workgroups of a launch share, computed once.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -153,7 +163,6 @@ pub(crate) struct Plan {
     /// If waves have private memory.
     places: Option<Places>,
     pub max_resident: usize,
-    pub max_waves: usize,
     pub identity: Identity,
     pub priority: u32,
     status: u32,
@@ -188,7 +197,7 @@ impl Plan {
             }
             _ => None,
         };
-        let by_scratch = places.map_or(MAX_RESIDENT as u64, |places| places.count());
+        let by_scratch = places.map_or(u64::MAX, |places| places.count());
         Ok(Plan {
             entry: launch.entry,
             shape: Shape { halves, vgprs: d.vgpr_count(wave32) as usize },
@@ -198,8 +207,8 @@ impl Plan {
             lds_bytes: (packet.group_segment_bytes.div_ceil(512) * 512).min(LDS_DWORDS as u32 * 4),
             private_bytes,
             places,
-            max_resident: by_scratch.clamp(1, MAX_RESIDENT as u64) as usize,
-            max_waves,
+            // CAST: below 2^32 compute units times 2^13 wave slots.
+            max_resident: launch.resident_workgroups().min(by_scratch).max(1) as usize,
             identity: Identity { doorbell: launch.doorbell, dispatch_id: launch.dispatch_id, trap_memory: 0 },
             priority: launch.priority,
             status: STATUS_VALID | STATUS_IN_GROUP | if launch.privileged { status::PRIV } else { 0 },

@@ -38,6 +38,7 @@ mod predecode;
 mod predecoded;
 mod priority;
 mod program;
+mod residency;
 #[cfg(target_arch = "x86_64")]
 mod run_compiled;
 mod salu;
@@ -56,7 +57,7 @@ pub use control::{Command, Control};
 pub use engine::Engine;
 pub use exception::{AccessKind, Cause, WaveException};
 pub use grid::{Ended, Notify, Running, run, run_counted};
-pub use launch::{Launch, MAX_RESIDENT, Scratch};
+pub use launch::{Launch, Scratch};
 pub use level::Level;
 pub use observe::Observe;
 pub use outcome::{GridState, Outcome};

@@ -12,9 +12,11 @@ use queues::save_area::WaveRecord;
 use crate::engine::Engine;
 use crate::grid::Grid;
 use crate::group::Group;
-use crate::launch::MAX_RESIDENT;
 use crate::observe::Observe;
 use crate::priority;
+
+/// Workgroups whose memory is kept for the next grid: 16 MiB of LDS.
+const KEPT_GROUPS: usize = 256;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -145,10 +147,10 @@ impl Workers {
         self.shared.kept.lock().groups.pop_front().unwrap_or_else(Group::new)
     }
 
-    /// Keeps the memory of workgroups, as much as one grid may need.
+    /// Keeps the memory of workgroups.
     pub(crate) fn keep(&self, groups: VecDeque<Box<Group>>) {
         let kept = &mut self.shared.kept.lock().groups;
-        let more = MAX_RESIDENT.saturating_sub(kept.len());
+        let more = KEPT_GROUPS.saturating_sub(kept.len());
         kept.extend(groups.into_iter().take(more));
     }
 

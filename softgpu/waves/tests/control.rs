@@ -104,6 +104,36 @@ fn endless_kernel_pauses_resumes_and_aborts_quickly() {
 }
 
 #[test]
+fn workgroups_meet_if_the_chip_holds_them_all_and_wait_for_ever_if_not() {
+    let d = Device::with_kernels(2);
+    let there = d.buffer(&[0u32; 16]);
+    let launch = |groups: u32| {
+        let arguments = Arguments::new().u64(there.address()).u32(groups);
+        let mut launch = d.launch("meet", [groups * 64, 1, 1], [64, 1, 1], arguments.bytes());
+        // One workgroup processor: 64 waves.
+        launch.compute_units = 2;
+        launch
+    };
+    assert_eq!(launch(32).resident_workgroups(), 32);
+    assert!(matches!(d.run(&launch(32), &Control::new(), None), Outcome::Completed));
+    d.write(there.address(), &[0]);
+    let (launch, control) = (launch(33), Control::new());
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| d.run(&launch, &control, None));
+        while there.get()[0] < 32 && !run.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        control.pause();
+        match run.join().expect("run") {
+            Outcome::Paused(state) => assert_eq!((state.next_workgroup, state.waves.len()), (32, 64)),
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(there.get()[0], 32);
+}
+
+#[test]
 fn more_spinning_workgroups_than_workers_make_progress() {
     let d = Device::with_kernels(1);
     let flag = d.buffer(&[0u32; 16]);

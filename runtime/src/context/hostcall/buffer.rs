@@ -75,12 +75,9 @@ impl PacketBuffer {
         payloads_offset(packets) + packets * PAYLOAD_BYTES
     }
 
-    /// How many packets an agent needs that holds `waves` waves. A software device holds 256 work-groups of a dispatch, whatever its
-    /// chip holds.
+    /// How many packets an agent needs that holds `waves` waves.
     pub const fn packets_for(waves: u64) -> u64 {
-        const LEAST: u64 = 256 * 32;
-        let packets = waves.next_power_of_two();
-        if packets < LEAST { LEAST } else { packets }
+        waves.next_power_of_two()
     }
 
     /// A buffer over memory of [`PacketBuffer::bytes`] zeros, all of its packets free.

@@ -64,6 +64,7 @@ pub(super) fn launch(
     };
     Ok(Some(Launch {
         target: chip.target,
+        compute_units: chip.compute_units,
         descriptor,
         kernel_object: entry,
         entry,
@@ -222,6 +223,7 @@ mod tests {
         let target = queues::target::Target::by_name("gfx1100").unwrap();
         let chip = Chip {
             target,
+            compute_units: 96,
             arrays: 12,
             engines: 6,
             xccs: 1,

@@ -146,6 +146,7 @@ fn illegal_instruction_halts_and_leaves_its_wave() {
 fn trapping_chip() -> Chip {
     Chip {
         target: Target::by_name("gfx1150").unwrap(),
+        compute_units: 16,
         arrays: 2,
         engines: 1,
         xccs: 1,

@@ -46,6 +46,7 @@ const READ_ONLY: PageAccess = PageAccess { read: true, write: false, execute: fa
 pub(crate) fn chip() -> Chip {
     Chip {
         target: Target::by_name("gfx1100").unwrap(),
+        compute_units: 96,
         arrays: 12,
         engines: 6,
         xccs: 1,

@@ -166,6 +166,12 @@ KERNEL spin(GLOBAL u32 *out) {
   out[TID] = v;
 }
 
+// Every workgroup waits until all are there.
+KERNEL meet(GLOBAL u32 *there, u32 groups) {
+  if (TID == 0) __scoped_atomic_fetch_add(there, 1, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+  while (__scoped_atomic_load_n(there, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE) < groups) __builtin_amdgcn_s_sleep(8);
+}
+
 KERNEL long_mix(GLOBAL u32 *data, u32 rounds) {
   SHARED u32 shared[256];
   u32 i = WG * 256 + TID, v = data[i];
