@@ -30,7 +30,7 @@ mod _stasis {
     #[pymodule_export]
     use crate::buffer::Buffer;
     #[pymodule_export]
-    use crate::checkpoint::{Checkpoint, checkpoint};
+    use crate::checkpoint::{Checkpoint, activity, checkpoint};
     #[pymodule_export]
     use crate::device::{Device, counts, device_count, open};
     #[pymodule_export]

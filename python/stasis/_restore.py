@@ -7,6 +7,7 @@ import os
 from typing import Callable, Literal, TypeVar
 
 from . import _stasis
+from ._progress import Progress
 
 _Callback = TypeVar("_Callback", bound=Callable[[], object])
 
@@ -30,6 +31,9 @@ def checkpoint(
     leave_running: bool = True,
     mode: Literal["drain", "preempt"] = "drain",
     timeout: float = 10.0,
+    connections: Literal["refuse", "close", "keep"] = "refuse",
+    file_locks: bool = False,
+    progress: bool | None = None,
 ) -> _stasis.Checkpoint:
     """Checkpoint this process. The call returns twice, as ``os.fork`` does: here, and in every restored copy.
 
@@ -43,6 +47,13 @@ def checkpoint(
         ``"drain"`` waits for the kernels that were launched; ``"preempt"`` stops them in the middle.
     timeout
         How long stopping them may take, seconds.
+    connections
+        What becomes of established TCP connections: there must be none; copies find them closed; or copies have them, which needs
+        CAP_NET_ADMIN and the end of this process.
+    file_locks
+        Whether locks of files are checkpointed too. Otherwise there must be none.
+    progress
+        Whether to show what the checkpoint is doing. ``None``: in a notebook, and where standard error is a terminal.
 
     Returns
     -------
@@ -54,9 +65,25 @@ def checkpoint(
     CheckpointError
         The process was not checkpointed; the text says why. It runs on.
     """
-    made = _stasis.checkpoint(os.fspath(directory), leave_running=leave_running, mode=mode, timeout=timeout)
+    path = os.fspath(directory)
+    shown = Progress(path, progress)
+    try:
+        with shown:
+            made = _stasis.checkpoint(
+                path,
+                leave_running=leave_running,
+                mode=mode,
+                timeout=timeout,
+                connections=connections,
+                file_locks=file_locks,
+            )
+    except BaseException:
+        shown.fail()
+        raise
     if made.restored:
         _call_back()
+    else:
+        shown.complete()
     return made
 
 

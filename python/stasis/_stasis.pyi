@@ -32,6 +32,7 @@ __all__ = [
     "RawQueue",
     "Timeout",
     "__version__",
+    "_activity",
     "_counts",
     "_forked",
     "_pass_on_prints",
@@ -417,7 +418,16 @@ def device_count() -> int: ...
 def synchronize(timeout: float | None = None) -> None:
     """Wait until all queues have completed what was submitted; seconds, ``None`` is for ever."""
 
-def checkpoint(directory: str, *, leave_running: bool = True, mode: str = "drain", timeout: float = 10.0) -> Checkpoint: ...
+def checkpoint(
+    directory: str,
+    *,
+    leave_running: bool = True,
+    mode: str = "drain",
+    timeout: float = 10.0,
+    connections: str = "refuse",
+    file_locks: bool = False,
+) -> Checkpoint: ...
+def _activity() -> tuple[str, bool]: ...
 def _counts() -> list[tuple[str, int]]: ...
 def _forked() -> None: ...
 def _pass_on_prints() -> None: ...

@@ -175,7 +175,30 @@ def _arguments(config: pytest.Config) -> list[str]:
         arguments += ["-c", str(config.inipath)]
     for option, values in [("-W", config.option.pythonwarnings), ("-o", config.option.override_ini)]:
         arguments += [word for value in values or [] for word in (option, value)]
-    return arguments
+    return arguments + _options_of_conftests(config)
+
+
+def _options_of_conftests(config: pytest.Config) -> list[str]:
+    """What was said of the options that conftest files have added: pytest keeps those without a group in one of its own."""
+    words: list[str] = []
+    for option in getattr(getattr(config, "_parser", None), "_anonymous", _Group).options:
+        value, given = getattr(config.option, option.dest, None), option.attrs()
+        if value is None or value == given.get("default"):
+            continue
+        name = option.names()[-1]
+        # Newer versions of pytest give what argparse made of the option, older ones what it was made of.
+        if given.get("nargs") == 0 or given.get("action") in ("store_true", "store_false", "store_const", "append_const", "count"):
+            is_counted = isinstance(value, int) and not isinstance(value, bool)
+            words += [name] * (value - (given.get("default") or 0) if is_counted else 1)
+        else:
+            words += [f"{name}={each}" for each in (value if isinstance(value, list) else [value])]
+    return words
+
+
+class _Group:
+    """The options of a pytest that keeps them elsewhere."""
+
+    options: list[Any] = []
 
 
 def _run(arguments: Iterable[Any], config: pytest.Config) -> str:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +110,98 @@ def test_directory_that_is_not_empty_is_refused_and_the_process_runs_on(program,
     assert "empty" in done.stdout and done.stdout.endswith("45\n")
 
 
-@pytest.mark.parametrize(("option", "value"), [("mode", "now"), ("timeout", -1.0)])
+TERMINAL = """
+import numpy, stasis
+
+numbers = stasis.Buffer.from_numpy(stasis.Device(0), numpy.arange(10))
+made = stasis.checkpoint("image")
+with open("restored" if made.restored else "original", "w") as file:
+    print(numbers.numpy().sum(), file=file)
+"""
+
+
+def on_a_terminal(words: list[Path | str], directory: Path) -> tuple[int, str]:
+    """Runs a program as a shell on a terminal does; its status, and what the terminal showed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(directory)
+        os.execv(words[0], [str(word) for word in words])
+    shown = b""
+    while True:
+        try:
+            some = os.read(terminal, 1 << 16)
+        except OSError:
+            break
+        if not some:
+            break
+        shown += some
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_terminal_shows_what_a_checkpoint_is_doing(program, tmp_path):
+    status, shown = on_a_terminal([sys.executable, program(TERMINAL)], tmp_path)
+    assert status == 0, shown
+    assert wait_for(tmp_path / "original") == "45\n"
+    assert re.search(r"Checkpoint complete in image \(\d+\.\d MB, \d+\.\d s\)\r?\n$", shown), shown
+
+
+class Notebook:
+    """The kernel of a notebook, and its client."""
+
+    def __init__(self, directory: Path) -> None:
+        from jupyter_client.kernelspec import KernelSpec
+        from jupyter_client.manager import KernelManager
+
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        self._manager = KernelManager(connection_file=str(directory / "connection.json"))
+        self._manager._kernel_spec = KernelSpec(argv=argv, display_name="tested", language="python")
+        nowhere = subprocess.DEVNULL
+        self._manager.start_kernel(cwd=str(directory), stdin=nowhere, stdout=nowhere, stderr=nowhere)
+        self.process: Any = self._manager.provisioner.process
+        self._client = self._manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=120)
+
+    def run(self, cell: str) -> list[tuple[str, dict[str, Any]]]:
+        """The messages of a cell's output, as type and content."""
+        messages: list[tuple[str, dict[str, Any]]] = []
+        reply = self._client.execute_interactive(
+            cell, timeout=120, output_hook=lambda message: messages.append((message["msg_type"], message["content"]))
+        )
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return messages
+
+    def close(self) -> None:
+        self._client.stop_channels()
+        self._manager.cleanup_resources()
+
+
+def test_notebook_shows_what_a_checkpoint_is_doing_and_goes_on_with_a_copy_of_its_kernel(tmp_path, command):
+    notebook = Notebook(tmp_path)
+    try:
+        notebook.run("import numpy, stasis\nx = stasis.Buffer.from_numpy(stasis.Device(0), numpy.arange(1000))\nn = 41")
+        messages = notebook.run("made = stasis.checkpoint('image', connections='close')\nn += 1\nprint(n, made.restored)")
+        shown = [content["data"]["text/plain"] for kind, content in messages if "display_data" in kind]
+        assert re.fullmatch(r"Checkpoint complete in image \(\d+\.\d MB, \d+\.\d s\)", shown[-1]), messages
+        assert [content["text"] for kind, content in messages if kind == "stream"] == ["42 False\n"]
+        # One place of the output, whose text changes.
+        assert [kind for kind, _ in messages].count("display_data") == 1
+        notebook.run("n = 1000")
+        notebook.process.kill()
+        notebook.process.wait()
+        done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        # The kernel's ports are the same: the client finds them again.
+        assert ("stream", {"name": "stdout", "text": "42 True 499500\n"}) in notebook.run("print(n, made.restored, x.numpy().sum())")
+    finally:
+        os.kill(notebook.process.pid, signal.SIGKILL)
+        notebook.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("mode", "now"), ("timeout", -1.0), ("connections", "forget"), ("connections", "keep")]
+)
 def test_wrong_options_are_refused(option, value):
     import stasis
 

@@ -110,6 +110,23 @@ def test_marked_test_between_others_leaves_their_fixtures_right(session):
     assert said.count("torn down test_a") == 1 and said.count("torn down test_b") == 1, said
 
 
+def test_options_of_a_conftest_are_the_same_for_a_test_elsewhere(session):
+    conftest = (
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--runslow', action='store_true')\n"
+        "    parser.addoption('--shape', action='append', type=int, default=[])\n"
+        "    parser.addoption('--name', default='none')\n"
+    )
+    test = (
+        "import pytest\n\n@pytest.mark.stasis_device('soft:gfx1102')\ndef test_there(request):\n"
+        "    options = [request.config.getoption(name) for name in ('--runslow', '--shape', '--name')]\n"
+        "    assert options == [True, [2, 3], 'a b']\n"
+    )
+    files = {"conftest.py": conftest, "test_there.py": test}
+    status, said = session(files, "--stasis", "--runslow", "--shape", "2", "--shape=3", "--name", "a b")
+    assert status == 0 and "1 passed" in said, said
+
+
 def test_session_in_another_directory_and_with_its_own_arguments_is_no_other(session, tmp_path):
     (tmp_path / "deep").mkdir()
     ini = "[pytest]\naddopts = --stasis-warm ready:warm_up -m 'not slow'\nmarkers = slow\npythonpath = .\n"

@@ -74,7 +74,10 @@ def test_training_goes_on_from_a_checkpoint_with_the_same_losses(program, tmp_pa
     process = start(path, "checkpoint", **settings)
     assert process.wait(timeout=240) == 0, (tmp_path / "log").read_text()
     assert json.loads(wait_for(tmp_path / "original")) == undisturbed
-    done = subprocess.run([command, "restore", "image"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    restore = [command, "restore", "image"]
+    # The device's server may still be there, and it has one device only.
+    environment = {**os.environ, **settings}
+    done = subprocess.run(restore, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads(wait_for(tmp_path / "restored")) == undisturbed, (tmp_path / "log").read_text()
     assert len(set(undisturbed)) == 8

@@ -123,8 +123,8 @@ mod tests {
 
         let asked = client(target).ask("a", b"{}", Instant::now() + Duration::from_millis(30));
         assert_eq!(asked.answer, Err(Failure::Late));
-        // On a busy machine the time may be over before the first attempt.
+        // The time may be over before the first attempt, or in the middle of one.
         let refused = asked.setbacks.get(&Setback::Refused).copied().unwrap_or(0);
-        assert_eq!(refused, asked.attempts, "{asked:?}");
+        assert!((refused..=refused + 1).contains(&asked.attempts) && asked.setbacks.len() <= 1, "{asked:?}");
     }
 }
