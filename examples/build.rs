@@ -10,6 +10,7 @@ fn main() -> ExitCode {
         ("axpy", "custom_dispatcher/axpy.c"),
         ("allreduce", "p2p_allreduce/allreduce.c"),
         ("kv_cache", "kv_cache/kv_cache.c"),
+        ("train", "train/train.c"),
     ] {
         let code = device_cc::embed(name, source, &[]);
         if code != ExitCode::SUCCESS {

@@ -16,6 +16,7 @@ mod output;
 mod preflight;
 mod progress;
 mod run;
+mod slurm;
 mod squash;
 mod timings;
 mod together;
@@ -44,6 +45,8 @@ struct Cli {
 enum Command {
     /// Run a program that was written for AMD's driver on the software device.
     Run(run::RunArgs),
+    /// Run the program of a Slurm job: checkpoint it when the job has to leave its node, and go on elsewhere.
+    SlurmRun(slurm::SlurmArgs),
     /// Freeze a process into a directory; it is gone afterwards.
     Checkpoint(freeze::CheckpointArgs),
     /// Bring a process back from a directory.
@@ -115,6 +118,7 @@ fn execute(command: Command) -> Result<ExitCode> {
             return Ok(if doctor::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Run(args) => return run::run(&args),
+        Command::SlurmRun(args) => return slurm::run(&args).map(ExitCode::from),
         Command::Checkpoint(args) => match foreign::find_all(&args.roots())? {
             Some(trees) => foreign::checkpoint(&args, trees),
             None => freeze::checkpoint(&args),

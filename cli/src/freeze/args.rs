@@ -166,6 +166,20 @@ fn network_lock(name: &str) -> Result<NetworkLock, String> {
 }
 
 impl CriuArgs {
+    /// As arguments of another `stasis checkpoint`.
+    pub fn arguments(&self) -> Vec<String> {
+        let flags = [
+            (self.tcp_established, "--tcp-established"),
+            (self.tcp_close, "--tcp-close"),
+            (self.file_locks, "--file-locks"),
+            (self.unprivileged, "--unprivileged"),
+        ];
+        let mut arguments: Vec<String> =
+            flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()).collect();
+        arguments.extend(self.network_lock.map(|method| format!("--network-lock={method}")));
+        arguments
+    }
+
     pub(crate) fn options(&self, pid: i32) -> CriuOptions {
         CriuOptions {
             shell_job: has_terminal(pid),
@@ -288,6 +302,21 @@ mod tests {
         assert_eq!(limit(Some(5), base, u64::MAX), Duration::from_millis(5));
         assert_eq!(limit(None, base, 0), base);
         assert_eq!(limit(None, base, 25 << 20), base + Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_criu_is_told_can_be_handed_on() {
+        use clap::Parser;
+
+        #[derive(Debug, Parser)]
+        struct Line {
+            #[command(flatten)]
+            criu: CriuArgs,
+        }
+        let given = ["--tcp-established", "--file-locks", "--unprivileged", "--network-lock=iptables"];
+        let parse = |words: &[&str]| Line::parse_from([&["stasis"], words].concat()).criu;
+        assert_eq!(parse(&given).arguments(), given);
+        assert_eq!(parse(&["--tcp-close"]).arguments(), ["--tcp-close"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod pre_copy;
 mod restore;
 mod resume;
 
-pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
+pub use self::args::{CheckpointArgs, CriuArgs, RestoreArgs, TermsArgs};
 pub use self::check::all as check_files;
 pub use self::checkpoint::{clear_failed, run as checkpoint};
 pub use self::claim::wait_for_pid;

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which start of a job this is. Each start has a directory of its own, an epoch, and writes nowhere else.
+//!
+//! INVARIANT: directories of epochs are made by one `mkdir` each and their numbers grow, so that two starts never have the same.
+//! A start that finds a higher one is superseded: its node was thought lost, and the job goes on elsewhere. It ends its program,
+//! and what it wrote since is never read: the newer start has chosen its image already.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::images::Image;
+
+const PREFIX: &str = "epoch-";
+/// Who has an epoch, and what a restore of its images needs to know.
+const CLAIM: &str = "claim.json";
+
+/// What a start leaves for those after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Claim {
+    /// The node.
+    pub node: String,
+    /// Of `stasis slurm-run`, there.
+    pub pid: u32,
+    /// The inodes of the pipes that are the program's standard output and error.
+    pub pipes: [u64; 2],
+    /// How often restores of the epoch's images have failed.
+    pub failed: u32,
+}
+
+/// All starts of a job.
+#[derive(Clone, Debug)]
+pub struct Epochs {
+    directory: PathBuf,
+}
+
+/// One start of a job.
+#[derive(Clone, Debug)]
+pub struct Epoch {
+    pub number: u64,
+    pub directory: PathBuf,
+}
+
+impl Epochs {
+    /// Those of the job in this directory, which is made.
+    pub fn open(directory: &Path) -> Result<Self> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .with_context(|| format!("Cannot make {}, the directory of this job", directory.display()))?;
+        let directory =
+            directory.canonicalize().with_context(|| format!("Cannot resolve {}", directory.display()))?;
+        Ok(Self { directory })
+    }
+
+    /// Begins a new one.
+    pub fn begin(&self) -> Result<Epoch> {
+        loop {
+            let number = self.numbers()?.into_iter().max().unwrap_or(0) + 1;
+            let epoch = self.epoch(number);
+            match fs::DirBuilder::new().mode(0o700).create(&epoch.directory) {
+                Ok(()) => return Ok(epoch),
+                // Another start was faster.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("Cannot make {}", epoch.directory.display()));
+                }
+            }
+        }
+    }
+
+    /// Those before `epoch`, the newest first.
+    pub fn before(&self, epoch: &Epoch) -> Result<Vec<Epoch>> {
+        let mut numbers = self.numbers()?;
+        numbers.retain(|number| *number < epoch.number);
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(numbers.into_iter().map(|number| self.epoch(number)).collect())
+    }
+
+    /// Whether the job was started again after `epoch`. What cannot be read is not known to be so.
+    pub fn is_superseded(&self, epoch: &Epoch) -> bool {
+        self.numbers().is_ok_and(|numbers| numbers.iter().any(|number| *number > epoch.number))
+    }
+
+    /// Removes all of the job's.
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.directory)
+    }
+
+    fn epoch(&self, number: u64) -> Epoch {
+        Epoch { number, directory: self.directory.join(format!("{PREFIX}{number}")) }
+    }
+
+    fn numbers(&self) -> Result<Vec<u64>> {
+        let read = || -> io::Result<Vec<u64>> {
+            let mut numbers = Vec::new();
+            for entry in fs::read_dir(&self.directory)? {
+                let name = entry?.file_name();
+                numbers.extend(name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok()));
+            }
+            Ok(numbers)
+        };
+        read().with_context(|| format!("Cannot read {}", self.directory.display()))
+    }
+}
+
+impl Epoch {
+    /// Writes who has it, all or nothing.
+    pub fn note(&self, claim: &Claim) -> Result<()> {
+        let (place, new) = (self.directory.join(CLAIM), self.directory.join(format!("{CLAIM}.new")));
+        let write = || -> io::Result<()> {
+            fs::write(&new, serde_json::to_vec(claim)?)?;
+            fs::File::open(&new)?.sync_all()?;
+            fs::rename(&new, &place)
+        };
+        write().with_context(|| format!("Cannot write {}", place.display()))
+    }
+
+    /// Who has it.
+    pub fn claim(&self) -> Result<Claim> {
+        let place = self.directory.join(CLAIM);
+        let text = fs::read(&place).with_context(|| format!("Cannot read {}", place.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", place.display()))
+    }
+
+    /// Its images that are complete, the newest first.
+    pub fn images(&self) -> Vec<Image> {
+        Image::of(&self.directory)
+    }
+
+    /// The place of its next image.
+    pub fn next_image(&self) -> PathBuf {
+        Image::next(&self.directory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn starts_at_the_same_time_have_epochs_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let epochs = Epochs::open(&directory.path().join("job")).unwrap();
+        let numbers: BTreeSet<u64> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..16).map(|_| scope.spawn(|| epochs.begin().unwrap().number)).collect();
+            starts.into_iter().map(|start| start.join().unwrap()).collect()
+        });
+        assert_eq!(numbers, (1..=16).collect());
+        let last = epochs.epoch(16);
+        assert!(!epochs.is_superseded(&last) && epochs.is_superseded(&epochs.epoch(15)));
+        let before: Vec<u64> =
+            epochs.before(&epochs.epoch(4)).unwrap().iter().map(|epoch| epoch.number).collect();
+        assert_eq!(before, [3, 2, 1]);
+    }
+
+    #[test]
+    fn claim_is_what_was_noted() {
+        let directory = tempfile::tempdir().unwrap();
+        let epoch = Epochs::open(directory.path()).unwrap().begin().unwrap();
+        assert!(epoch.claim().is_err());
+        let claim = Claim { node: "node1".to_owned(), pid: 17, pipes: [3, 4], failed: 1 };
+        epoch.note(&claim).unwrap();
+        assert_eq!(epoch.claim().unwrap(), claim);
+        epoch.note(&Claim { failed: 2, ..claim.clone() }).unwrap();
+        assert_eq!(epoch.claim().unwrap().failed, 2);
+        fs::write(epoch.directory.join(CLAIM), "{").unwrap();
+        assert!(epoch.claim().is_err());
+    }
+
+    #[test]
+    fn other_names_are_no_epochs() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["epoch-", "epoch-x", "epoch--1", "epoch-99999999999999999999", "other"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        assert_eq!(Epochs::open(directory.path()).unwrap().begin().unwrap().number, 1);
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The checkpoints of one start of a job.
+//!
+//! INVARIANT: an image counts once its manifest was committed ([`stasis::criu::MANIFEST_FILE`]), which is the last step of a
+//! checkpoint: one that was killed at any moment before leaves a directory that is passed over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stasis::criu::MANIFEST_FILE;
+
+const PREFIX: &str = "image-";
+/// Images of a start that are kept: the newest, and one for the case that it is damaged.
+const KEPT: usize = 2;
+
+/// A complete checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    pub number: u64,
+    pub directory: PathBuf,
+}
+
+impl Image {
+    /// Those in the directory of a start, the newest first.
+    pub fn of(epoch: &Path) -> Vec<Self> {
+        let complete =
+            numbers(epoch).into_iter().map(|number| Self { number, directory: place(epoch, number) });
+        complete.filter(|image| image.directory.join(MANIFEST_FILE).is_file()).collect()
+    }
+
+    /// Where the next one goes.
+    pub fn next(epoch: &Path) -> PathBuf {
+        place(epoch, numbers(epoch).first().copied().unwrap_or(0) + 1)
+    }
+}
+
+/// Removes all but the newest images of a start, and what checkpoints have left that did not come about.
+pub fn tidy(epoch: &Path) {
+    let kept: Vec<u64> = Image::of(epoch).iter().take(KEPT).map(|image| image.number).collect();
+    for number in numbers(epoch).into_iter().filter(|number| !kept.contains(number)) {
+        // It is tried again after the next checkpoint.
+        let _ = fs::remove_dir_all(place(epoch, number));
+    }
+}
+
+fn place(epoch: &Path, number: u64) -> PathBuf {
+    epoch.join(format!("{PREFIX}{number}"))
+}
+
+/// Of all directories, the newest first.
+fn numbers(epoch: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(epoch).into_iter().flatten().flatten();
+    let number = |name: &str| name.strip_prefix(PREFIX)?.parse::<u64>().ok();
+    let mut numbers: Vec<u64> = entries.filter_map(|entry| number(entry.file_name().to_str()?)).collect();
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_complete_images_count_and_two_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let epoch = directory.path();
+        assert_eq!((Image::of(epoch), Image::next(epoch)), (Vec::new(), epoch.join("image-1")));
+        for number in [1, 2, 9, 10] {
+            fs::create_dir(place(epoch, number)).unwrap();
+            if number != 9 {
+                fs::write(place(epoch, number).join(MANIFEST_FILE), "").unwrap();
+            }
+        }
+        fs::create_dir(place(epoch, 11)).unwrap();
+        let complete = || Image::of(epoch).iter().map(|image| image.number).collect::<Vec<_>>();
+        assert_eq!(complete(), [10, 2, 1]);
+        assert_eq!(Image::next(epoch), epoch.join("image-12"));
+        tidy(epoch);
+        assert_eq!(numbers(epoch), [10, 2]);
+    }
+}

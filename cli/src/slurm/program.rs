@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program of a job: started, restored, checkpointed, and waited for.
+//!
+//! INVARIANT: whoever waits for a process knows its pid; ends of others, which this process inherits as their subreaper, are
+//! collected only while no command of its own is under way.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde::Deserialize;
+
+use super::output::{Output, Pipes};
+
+/// What shells add to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Program {
+    pub pid: i32,
+    output: Output,
+}
+
+/// How a program is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Runs,
+    /// With this status, as a shell says it.
+    Ended(u8),
+}
+
+/// What is wanted of a restore.
+#[derive(Clone, Copy, Debug)]
+pub struct From<'a> {
+    pub image: &'a Path,
+    /// The inodes of the pipes that the program had.
+    pub pipes: [u64; 2],
+    /// The GPUs for its agents, in their order.
+    pub devices: &'a [u32],
+}
+
+impl Program {
+    /// Starts it, in a session of its own: CRIU wants a whole one. Answers also the inodes of its pipes.
+    pub fn start(command: &[OsString], settings: &[(&str, String)]) -> Result<(Self, [u64; 2])> {
+        let (output, Pipes { ends: [out, error], inodes }) = Output::begin()?;
+        let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
+        // It has the pid of setsid, which executes it in its own place.
+        let mut setsid = Command::new("setsid");
+        setsid.args(command).envs(settings.iter().map(|(name, value)| (name, value)));
+        setsid.stdin(Stdio::null()).stdout(out).stderr(error);
+        let child =
+            setsid.spawn().with_context(|| format!("Cannot start {name} (by setsid of util-linux)"))?;
+        Ok((Self { pid: child.id().cast_signed(), output }, inodes))
+    }
+
+    /// Brings it back from an image. Answers also the inodes of its pipes.
+    ///
+    /// # Errors
+    /// What `stasis restore` said; nothing runs then.
+    pub fn restore(from: From<'_>) -> Result<(Self, [u64; 2])> {
+        let (output, pipes) = Output::begin()?;
+        let mut restore = own("restore")?;
+        restore.arg("--json").arg(from.image);
+        for (index, device) in from.devices.iter().enumerate() {
+            restore.arg("--map").arg(format!("{index}={device}"));
+        }
+        for (end, inode) in pipes.ends.iter().zip(from.pipes) {
+            // CRIU takes it, and nobody else is started meanwhile.
+            fcntl(end, FcntlArg::F_SETFD(FdFlag::empty())).context("Cannot hand a pipe on")?;
+            let pipe = format!("fd[{}]:pipe:[{inode}]", end.as_raw_fd());
+            restore.args(["--criu-arg", "--inherit-fd", "--criu-arg"]).arg(pipe);
+        }
+        let done = restore.stdin(Stdio::null()).output().context("Cannot start stasis restore")?;
+        let Pipes { ends, inodes } = pipes;
+        drop(ends);
+        if !done.status.success() {
+            output.finish();
+            bail!("{}", said(&done.stderr));
+        }
+        let Restored { pid } = serde_json::from_slice(&done.stdout)
+            .context("stasis restore does not say which process it is")?;
+        Ok((Self { pid, output }, inodes))
+    }
+
+    /// Begins a checkpoint of it, whose messages go to a file.
+    pub fn checkpoint(&self, directory: &Path, options: &[OsString], messages: File) -> Result<Child> {
+        let mut checkpoint = own("checkpoint")?;
+        checkpoint.args(options).arg("--json").arg(self.pid.to_string()).arg(directory);
+        checkpoint.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
+        checkpoint.spawn().context("Cannot start stasis checkpoint")
+    }
+
+    /// Whether it has ended.
+    pub fn look(&self) -> Life {
+        match waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => Life::Ended(u8::try_from(code).unwrap_or(1)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => {
+                Life::Ended(u8::try_from(BY_SIGNAL + signal as i32).unwrap_or(1))
+            }
+            // Somebody else has waited for it.
+            Err(Errno::ECHILD) if kill(Pid::from_raw(self.pid), None).is_err() => Life::Ended(1),
+            _ => Life::Runs,
+        }
+    }
+
+    /// Collects processes that nobody else waits for. No command of this process's may be under way.
+    pub fn collect_others(&self) {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
+        while let Ok(status) = nix::sys::wait::waitid(nix::sys::wait::Id::All, flags) {
+            let Some(pid) = status.pid().filter(|pid| pid.as_raw() != self.pid) else { return };
+            if waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends it and all processes of its session.
+    pub fn kill(&self) {
+        // It leads its session, but its process group only as long as it wants to.
+        let _ = signal(-self.pid, Signal::SIGKILL);
+        let _ = signal(self.pid, Signal::SIGKILL);
+    }
+
+    /// Passes a signal on.
+    pub fn tell(&self, word: Signal) {
+        let _ = signal(self.pid, word);
+    }
+
+    /// Waits until what it wrote is passed on.
+    pub fn finish(self) {
+        self.output.finish();
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Restored {
+    pid: i32,
+}
+
+/// Sends a signal to a process, or to a process group by its negative number.
+pub fn signal(pid: i32, signal: Signal) -> io::Result<()> {
+    Ok(kill(Pid::from_raw(pid), signal)?)
+}
+
+/// Another command of this program.
+fn own(verb: &str) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("Cannot find this program's own path")?);
+    command.arg(verb);
+    Ok(command)
+}
+
+/// What a command said of its failure, in one line.
+pub fn said(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match lines.as_slice() {
+        [] => "it says nothing".to_owned(),
+        lines => lines.join("; "),
+    }
+}
+
+/// How a command ended.
+pub fn outcome(status: ExitStatus, text: &[u8]) -> Result<()> {
+    match (status.success(), status.signal()) {
+        (true, _) => Ok(()),
+        (false, Some(signal)) => bail!("it was ended by signal {signal}: {}", said(text)),
+        (false, None) => bail!("{}", said(text)),
+    }
+}
