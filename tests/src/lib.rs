@@ -18,6 +18,7 @@ pub mod sample;
 pub mod server;
 pub mod sharer;
 pub mod shell;
+pub mod slurm;
 pub mod stepper;
 pub mod survivor;
 pub mod tally;

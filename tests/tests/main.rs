@@ -66,6 +66,8 @@ mod sharing;
 mod sharing_criu;
 mod sharing_trees;
 mod signals;
+mod slurm;
+mod slurm_cluster;
 mod soak;
 mod stalled;
 mod store;

@@ -118,7 +118,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_tests: true,
             without_model: true,
             without_triton: true,
-            clients: false,
+            ..setup::Options::default()
         },
         // These tests need no CRIU.
         Command::IsaCoverage => setup::Options {
@@ -134,6 +134,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_tests: true,
             without_model: !arguments.server,
             clients: arguments.foreign || arguments.hip,
+            slurm: arguments.slurm,
             without_triton: true,
             ..setup::Options::default()
         },
@@ -144,7 +145,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             setup::Options { without_triton, clients, ..setup::Options::default() }
         }
         Command::Test { without_clients, .. } => {
-            setup::Options { clients: !without_clients, ..setup::Options::default() }
+            setup::Options { clients: !without_clients, slurm: true, ..setup::Options::default() }
         }
         _ => setup::Options::default(),
     };

@@ -36,6 +36,17 @@ pub struct BuiltServer {
     pub embed_load: PathBuf,
 }
 
+/// The programs of the demo of a cluster.
+#[derive(Debug)]
+pub struct BuiltTraining {
+    /// The software device.
+    pub softgpud: PathBuf,
+    /// The command.
+    pub stasis: PathBuf,
+    /// The program that trains.
+    pub train: PathBuf,
+}
+
 /// The programs that the demo of a program for AMD's driver runs.
 #[derive(Debug)]
 pub struct BuiltForeign {
@@ -109,6 +120,15 @@ pub fn build_demo(installed: &Installed) -> Result<Built> {
     cargo(&[&["build", "--locked"][..], &packages, &programs].concat(), installed)?;
     let at = |name: &str| program("debug", name);
     Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
+}
+
+/// Builds what the demo of a cluster needs, with the development profile.
+pub fn build_training(installed: &Installed) -> Result<BuiltTraining> {
+    let packages = ["-p", "stasis-softgpu", "-p", "stasis-cli", "-p", "stasis-examples"];
+    let programs = ["--bin", "softgpud", "--bin", "stasis", "--bin", "train"];
+    cargo(&[&["build", "--locked"][..], &packages, &programs].concat(), installed)?;
+    let at = |name: &str| program("debug", name);
+    Ok(BuiltTraining { softgpud: at("softgpud")?, stasis: at("stasis")?, train: at("train")? })
 }
 
 /// Builds what `stasis run` needs, with the development profile.

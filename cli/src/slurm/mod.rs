@@ -32,7 +32,7 @@ pub struct SlurmArgs {
     #[arg(long, value_name = "DIR", env = "STASIS_SLURM_STATE")]
     state: Option<PathBuf>,
     /// Checkpoint the program so often while it runs, for nodes that fail: 90s, 15m, 2h.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, overrides_with = "every")]
     every: Option<Duration>,
     /// Stop kernels in the middle instead of waiting for their end.
     #[arg(long)]

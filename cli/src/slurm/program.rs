@@ -4,6 +4,7 @@
 //! INVARIANT: whoever waits for a process knows its pid; ends of others, which this process inherits as their subreaper, are
 //! collected only while no command of its own is under way.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -30,6 +31,8 @@ const BY_SIGNAL: i32 = 128;
 pub struct Program {
     pub pid: i32,
     output: Output,
+    /// Its exit status, once it was waited for: the kernel tells it once.
+    ended: Cell<Option<u8>>,
 }
 
 /// How a program is there.
@@ -61,7 +64,7 @@ impl Program {
         setsid.stdin(Stdio::null()).stdout(out).stderr(error);
         let child =
             setsid.spawn().with_context(|| format!("Cannot start {name} (by setsid of util-linux)"))?;
-        Ok((Self { pid: child.id().cast_signed(), output }, inodes))
+        Ok((Self::of(child.id().cast_signed(), output), inodes))
     }
 
     /// Brings it back from an image. Answers also the inodes of its pipes.
@@ -90,7 +93,11 @@ impl Program {
         }
         let Restored { pid } = serde_json::from_slice(&done.stdout)
             .context("stasis restore does not say which process it is")?;
-        Ok((Self { pid, output }, inodes))
+        Ok((Self::of(pid, output), inodes))
+    }
+
+    fn of(pid: i32, output: Output) -> Self {
+        Self { pid, output, ended: Cell::new(None) }
     }
 
     /// Begins a checkpoint of it, whose messages go to a file.
@@ -103,14 +110,22 @@ impl Program {
 
     /// Whether it has ended.
     pub fn look(&self) -> Life {
+        if self.ended.get().is_none() {
+            self.ended.set(self.wait());
+        }
+        self.ended.get().map_or(Life::Runs, Life::Ended)
+    }
+
+    /// Its exit status, if it has just ended.
+    fn wait(&self) -> Option<u8> {
         match waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(_, code)) => Life::Ended(u8::try_from(code).unwrap_or(1)),
+            Ok(WaitStatus::Exited(_, code)) => Some(u8::try_from(code).unwrap_or(1)),
             Ok(WaitStatus::Signaled(_, signal, _)) => {
-                Life::Ended(u8::try_from(BY_SIGNAL + signal as i32).unwrap_or(1))
+                Some(u8::try_from(BY_SIGNAL + signal as i32).unwrap_or(1))
             }
             // Somebody else has waited for it.
-            Err(Errno::ECHILD) if kill(Pid::from_raw(self.pid), None).is_err() => Life::Ended(1),
-            _ => Life::Runs,
+            Err(Errno::ECHILD) if kill(Pid::from_raw(self.pid), None).is_err() => Some(1),
+            _ => None,
         }
     }
 

@@ -195,6 +195,8 @@ impl Work<'_> {
                 match self.checkpoint(true) {
                     Ok(Taken::Complete) => images::tidy(&self.epoch.directory),
                     Ok(Taken::Interrupted(word)) => waiting = Some(word),
+                    // The loop tells how.
+                    Err(_) if self.program.look() != Life::Runs => {}
                     Err(error) => say(self.job, format_args!("is not checkpointed and runs on: {error:#}")),
                 }
                 next = self.args.every.map(|every| Instant::now() + every);

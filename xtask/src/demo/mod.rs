@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask demo`: a real process on the GPU is frozen in the middle, ends, is thawed, and gives the right result.
 //!
-//! Five demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
+//! Six demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
 //! with `--server` a server under traffic, whose clients notice a pause; with `--foreign` tinygrad, which knows nothing of it; with
-//! `--hip` a HIP program on our HSA runtime.
+//! `--hip` a HIP program on our HSA runtime; with `--slurm` a job that is longer than its time on a node of a Slurm cluster.
 
 mod foreign;
 mod heat;
 mod hip;
 mod preempt;
 mod server;
+mod slurm;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,9 @@ pub struct DemoArgs {
     /// Freeze a HIP program that runs on our HSA runtime.
     #[arg(long, conflicts_with_all = ["preempt", "server", "foreign"])]
     pub hip: bool,
+    /// Have a training job go from node to node of a Slurm cluster; needs root.
+    #[arg(long, conflicts_with_all = ["preempt", "server", "foreign", "hip"])]
+    pub slurm: bool,
     /// Clients of the server.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
@@ -68,6 +72,9 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
     }
     if args.hip {
         return hip::run(args, &workspace::build_hsa(installed)?, installed);
+    }
+    if args.slurm {
+        return slurm::run(args, &workspace::build_training(installed)?, installed);
     }
     let built = workspace::build_demo(installed)?;
     if args.preempt { preempt::run(args, &built, installed) } else { heat::run(args, &built, installed) }

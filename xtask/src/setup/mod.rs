@@ -15,6 +15,7 @@ mod private;
 pub mod process;
 mod python;
 mod rocm;
+mod slurm;
 
 pub use criu::Criu;
 
@@ -51,6 +52,9 @@ pub struct Options {
     /// Also install the programs that tests run unmodified on the software device: ROCr and HIP, tinygrad, IREE.
     #[arg(long)]
     pub clients: bool,
+    /// Also install Slurm, which tests and a demo run a cluster of.
+    #[arg(long)]
+    pub slurm: bool,
 }
 
 /// The paths of all that was found or installed.
@@ -72,6 +76,8 @@ pub struct Installed {
     pub triton: Option<PathBuf>,
     /// The programs that tests run unmodified on the software device; absent if they were not asked for.
     pub clients: Option<Clients>,
+    /// The prefix with Slurm; absent if it was not asked for.
+    pub slurm: Option<PathBuf>,
     /// A Python that has `onnxruntime`; absent before [`Installed::add_peers`].
     pub bench_python: Option<PathBuf>,
 }
@@ -110,6 +116,7 @@ impl Installed {
             ("STASIS_PYTHON", &self.python),
             ("STASIS_MODEL", &self.model),
             ("STASIS_TRITON", &self.triton),
+            ("STASIS_SLURM", &self.slurm),
             ("STASIS_BENCH_PYTHON", &self.bench_python),
         ] {
             if let Some(path) = path {
@@ -148,6 +155,7 @@ impl fmt::Display for Installed {
             ("python", &self.python),
             ("model", &self.model),
             ("triton", &self.triton),
+            ("slurm", &self.slurm),
         ];
         for (name, path) in more {
             if let Some(path) = path {
@@ -263,6 +271,7 @@ pub fn run(options: &Options) -> Result<Installed> {
     }
     let clients = options.clients.then(|| Clients::find_or_install(&private)).transpose()?;
     let triton = if options.without_triton { None } else { Some(python::triton(&private)?) };
+    let slurm = options.slurm.then(|| slurm::find_or_install(&private)).transpose()?;
     Ok(Installed {
         clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
         lld: process::find(packages::LLD).context("ld.lld-19 vanished after its installation")?,
@@ -272,6 +281,7 @@ pub fn run(options: &Options) -> Result<Installed> {
         model,
         triton,
         clients,
+        slurm,
         bench_python: None,
     })
 }
