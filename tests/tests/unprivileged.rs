@@ -39,6 +39,7 @@ impl User {
             "libstasis_criu_beside.so",
             "counter-worker",
             "self_checkpoint",
+            "train",
         ] {
             fs::copy(program(name), directory.path().join(name)).unwrap();
         }
@@ -160,6 +161,33 @@ fn ordinary_users_process_checkpoints_itself() {
     let said = || fs::read_to_string(&log).unwrap();
     wait_until("the copy's end", || said().matches("done: ").count() == 2);
     assert!(said().contains("restored: "), "{}", said());
+}
+
+#[test]
+fn ordinary_users_job_of_slurm_leaves_and_goes_on() {
+    let Some(user) = User::new(",+checkpoint_restore,+setpcap") else { return };
+    let (log, weights) = (user.path("log"), user.path("weights"));
+    let scontrol = user.directory.path().join("scontrol");
+    fs::write(&scontrol, "#!/bin/sh\necho JobId=1 JobState=RUNNING\n").unwrap();
+    fs::set_permissions(&scontrol, fs::Permissions::from_mode(0o755)).unwrap();
+    let start = || {
+        let open = || OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let mut command = user.command("stasis");
+        command.args(["slurm-run", "--unprivileged", "--state", text(&user.path("jobs")), "--"]);
+        command.arg(user.directory.path().join("train")).args(["--steps=100", "--pace-ms=20", "--weights"]).arg(&weights);
+        let path = format!("{}:{}", user.directory.path().display(), std::env::var("PATH").unwrap());
+        command.env("PATH", path).env("SLURM_JOB_ID", "7").env("STASIS_DEVICE", "soft:gfx1100");
+        command.stdout(open()).stderr(open()).spawn().unwrap()
+    };
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    let mut job = start();
+    wait_until("some steps", || said().contains("step 20 "));
+    let pid = nix::unistd::Pid::from_raw(job.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).unwrap();
+    assert_eq!(job.wait().unwrap().code(), Some(75), "{}", said());
+    assert!(start().wait().unwrap().success(), "{}", said());
+    assert_eq!(said().lines().filter(|line| line.starts_with("step ")).count(), 11, "{}", said());
+    assert!(weights.exists());
 }
 
 #[test]
