@@ -98,6 +98,19 @@ impl fmt::Debug for Device {
 }
 
 impl Device {
+    /// The one of this index.
+    ///
+    /// # Errors
+    /// `IndexError` if there are not as many.
+    pub fn of(py: Python<'_>, index: usize) -> PyResult<Self> {
+        let runtime = runtime(py)?;
+        let agent = runtime.agent(index).ok_or_else(|| {
+            let count = runtime.agents().len();
+            PyIndexError::new_err(format!("There is no device {index}: {count} are here, from 0 on"))
+        })?;
+        Ok(Self { agent: Held::new(agent), queue: PyOnceLock::new(), has_views: AtomicBool::new(false) })
+    }
+
     /// The agent.
     pub fn agent(&self) -> &Agent {
         &self.agent
@@ -137,12 +150,7 @@ impl Device {
     #[new]
     #[pyo3(signature = (index=0))]
     fn new(py: Python<'_>, index: usize) -> PyResult<Self> {
-        let runtime = runtime(py)?;
-        let agent = runtime.agent(index).ok_or_else(|| {
-            let count = runtime.agents().len();
-            PyIndexError::new_err(format!("There is no device {index}: {count} are here, from 0 on"))
-        })?;
-        Ok(Self { agent: Held::new(agent), queue: PyOnceLock::new(), has_views: AtomicBool::new(false) })
+        Self::of(py, index)
     }
 
     #[getter]

@@ -20,6 +20,7 @@ mod process;
 mod queue;
 mod raw;
 mod restored;
+mod saved;
 mod wait;
 
 use pyo3::prelude::*;
@@ -51,6 +52,8 @@ mod _stasis {
     use crate::queue::{Queue, synchronize};
     #[pymodule_export]
     use crate::raw::RawQueue;
+    #[pymodule_export]
+    use crate::saved::{adopt, save};
 
     use super::*;
 

@@ -48,13 +48,17 @@ impl Memory {
     pub fn allocate(py: Python<'_>, pool: &Pool, bytes: u64, is_code: bool) -> PyResult<Self> {
         let made = py.detach(|| if is_code { pool.alloc_executable(bytes) } else { pool.alloc(bytes) });
         let buffer = made.map_err(|found| error::alloc(&found))?;
-        let is_of_device = pool.kind() == PoolKind::Vram;
-        Ok(Self {
+        Ok(Self::of(buffer, pool.kind() == PoolKind::Vram))
+    }
+
+    /// Of a buffer that nobody else has.
+    pub fn of(buffer: Buffer, is_of_device: bool) -> Self {
+        Self {
             buffer: Held::new(buffer),
             is_of_device,
             holds: AtomicUsize::new(0),
             used_by: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Keeps it from being freed, for whoever will use its address.

@@ -38,8 +38,10 @@ from ._stasis import (
     __version__,
     _forked,
     _pass_on_prints,
+    adopt,
     device_count,
     open,
+    save,
     synchronize,
 )
 
@@ -72,10 +74,12 @@ __all__ = [
     "Queue",
     "Timeout",
     "__version__",
+    "adopt",
     "checkpoint",
     "device_count",
     "devices",
     "on_restore",
     "open",
+    "save",
     "synchronize",
 ]

@@ -36,9 +36,11 @@ __all__ = [
     "_counts",
     "_forked",
     "_pass_on_prints",
+    "adopt",
     "checkpoint",
     "device_count",
     "open",
+    "save",
     "synchronize",
 ]
 __version__: str
@@ -223,6 +225,19 @@ class Buffer:
         numpy.ndarray
             A view where the CPU sees the memory (``is_host_visible``): what kernels write later shows in it, and what is
             written to it later launches see. Otherwise a copy.
+        """
+
+    @property
+    def label(self) -> str | None:
+        """What it is called, by which another process can adopt it."""
+
+    def set_label(self, label: str) -> Self:
+        """Give it a label, which :func:`save` keeps with it. No other buffer of the process may have it.
+
+        Raises
+        ------
+        ValueError
+            Another buffer has it, or the memory may be held by other processes.
         """
 
     def write(self, array: npt.ArrayLike) -> None:
@@ -427,6 +442,45 @@ def checkpoint(
     connections: str = "refuse",
     file_locks: bool = False,
 ) -> Checkpoint: ...
+def save(directory: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
+    """Write what this process has on its devices, once its launches have completed. It runs on; CRIU is not needed.
+
+    Parameters
+    ----------
+    directory
+        Where it is written. What was saved there before is replaced in one step, when this is complete.
+    timeout
+        How long the launches may take, seconds.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing was saved.
+    """
+
+def adopt(directory: str | os.PathLike[str], *, devices: dict[int, int] | None = None) -> dict[str, Buffer]:
+    """Take over the labelled buffers that another process has saved, at the addresses that they had, with their contents.
+
+    To be called before anything else is allocated, so that the addresses are free.
+
+    Parameters
+    ----------
+    directory
+        Where they were saved.
+    devices
+        Which device here takes the buffers of which device there: new indices by old ones. Those not named keep theirs.
+
+    Returns
+    -------
+    dict
+        The buffers by their labels.
+
+    Raises
+    ------
+    Error
+        Nothing was adopted; the text says why.
+    """
+
 def _activity() -> tuple[str, bool]: ...
 def _counts() -> list[tuple[str, int]]: ...
 def _forked() -> None: ...

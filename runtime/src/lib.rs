@@ -33,6 +33,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod adopt;
 mod agent;
 pub mod checkpoint;
 pub mod code_object;
@@ -59,6 +60,7 @@ pub use bytemuck::Pod;
 pub use half::f16;
 pub use stasis_protocol::{Gate, Limit, Stopped, gate};
 
+pub use self::adopt::{AdoptError, Adopted, AgentMap, LabelError};
 pub use self::agent::{Agent, ClockReading};
 pub use self::context::Submitter;
 pub use self::context::agent::copy_path::{

@@ -2,6 +2,7 @@
 //! The integration suite, a module for each subject: one program, since each of its own would be compiled and linked by itself.
 
 mod admission;
+mod adopt;
 mod bundles;
 mod clients;
 mod command;

@@ -50,6 +50,11 @@ fn buffers_keep_their_contents_and_views_their_memory() {
 }
 
 #[test]
+fn buffers_are_saved_and_adopted_by_a_fresh_process() {
+    passes("test_adopt.py");
+}
+
+#[test]
 fn kernels_take_arguments_and_report_faults() {
     passes("test_kernel.py");
 }

@@ -174,7 +174,10 @@ fn ordinary_users_job_of_slurm_leaves_and_goes_on() {
         let open = || OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let mut command = user.command("stasis");
         command.args(["slurm-run", "--unprivileged", "--state", text(&user.path("jobs")), "--"]);
-        command.arg(user.directory.path().join("train")).args(["--steps=100", "--pace-ms=20", "--weights"]).arg(&weights);
+        command
+            .arg(user.directory.path().join("train"))
+            .args(["--steps=100", "--pace-ms=20", "--weights"])
+            .arg(&weights);
         let path = format!("{}:{}", user.directory.path().display(), std::env::var("PATH").unwrap());
         command.env("PATH", path).env("SLURM_JOB_ID", "7").env("STASIS_DEVICE", "soft:gfx1100");
         command.stdout(open()).stderr(open()).spawn().unwrap()

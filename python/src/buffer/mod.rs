@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use stasis::{Agent, Pool, Transfer};
+use stasis::{Agent, Pool, Transfer, explain};
 
 use self::view::View;
 use crate::device::{Device, runtime};
@@ -77,6 +77,26 @@ impl Elements {
         Ok(Self { shape: vec![bytes], typestr: "|u1".to_owned(), bytes: 1 })
     }
 
+    /// In words that [`Elements::of_layout`] understands: `<f4 64,128`.
+    fn layout(&self) -> String {
+        let lengths: Vec<String> = self.shape.iter().map(usize::to_string).collect();
+        format!("{} {}", self.typestr, lengths.join(","))
+    }
+
+    /// Of `bytes` bytes that whoever labelled them has described, or bytes without a type.
+    ///
+    /// # Errors
+    /// What numpy says of the type.
+    fn of_layout(py: Python<'_>, layout: &str, bytes: u64) -> PyResult<Self> {
+        let Some((typestr, lengths)) = layout.split_once(' ') else { return Self::untyped(bytes) };
+        let lengths = lengths.split(',').filter(|length| !length.is_empty()).map(str::parse::<usize>);
+        let Ok(shape) = lengths.collect::<Result<Vec<_>, _>>() else { return Self::untyped(bytes) };
+        let dtype = numpy(py)?.call_method1("dtype", (typestr,))?;
+        let elements = Self::new(py, shape, &dtype)?.0;
+        // Views must not reach beyond the memory.
+        if elements.total()? == bytes { Ok(elements) } else { Self::untyped(bytes) }
+    }
+
     fn total(&self) -> PyResult<u64> {
         let all = self.shape.iter().try_fold(self.bytes, |bytes, length| bytes.checked_mul(*length));
         let too_many = || {
@@ -138,6 +158,13 @@ impl Buffer {
         self.memory.settle(py)?;
         copy.copy_from(py, self)?;
         Ok(copy)
+    }
+
+    /// One that was adopted, on the device that has it or, if it is the host's, on the first.
+    pub fn adopted(py: Python<'_>, adopted: stasis::Adopted, device: Py<Device>) -> PyResult<Self> {
+        let elements = Elements::of_layout(py, &adopted.layout, adopted.buffer.len())?;
+        let memory = Memory::of(adopted.buffer, adopted.agent.is_some());
+        Ok(Self { memory: Arc::new(memory), elements, dtype: None, device })
     }
 
     /// Its memory.
@@ -276,6 +303,27 @@ impl Buffer {
         let stage = self.stage(py)?;
         stage.copy_from(py, self)?;
         stage.array(py)
+    }
+
+    /// What it is called, by which another process can adopt it.
+    #[getter]
+    fn label(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let label = py.detach(|| self.memory.buffer.label()).map_err(|found| error::alloc(&found))?;
+        Ok(label.map(|(label, _)| label))
+    }
+
+    /// Gives it a label, which `stasis.save` keeps with it.
+    fn set_label(slf: &Bound<'_, Self>, label: &str) -> PyResult<Py<Self>> {
+        let this = slf.get();
+        if this.dtype.is_some() {
+            return Err(PyTypeError::new_err(
+                "A buffer of structures, or of another package's type, cannot be labelled: take one of bytes",
+            ));
+        }
+        let layout = this.elements.layout();
+        let labelled = slf.py().detach(|| this.memory.buffer.set_label(label, &layout));
+        labelled.map_err(|found| PyValueError::new_err(explain(&found)))?;
+        Ok(slf.clone().unbind())
     }
 
     /// Copies an array of its shape into it, or one that numpy makes it of, when everything that was submitted has

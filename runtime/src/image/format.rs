@@ -30,7 +30,7 @@ use super::worker::PAGE;
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;
 /// Additions a reader of the same major can live without; a reader refuses a newer one.
-pub const MINOR: u16 = 6;
+pub const MINOR: u16 = 7;
 
 pub(super) const MAGIC: [u8; 8] = *b"STASISIM";
 pub(super) const HEADER_BYTES: usize = 64;

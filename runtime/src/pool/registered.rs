@@ -68,6 +68,7 @@ impl Runtime {
             mapped,
             cpu_mapped: false,
             align: arena::PAGE,
+            at: None,
         };
         let buffer = make_buffer(context, request, bytes)?;
         buffer.give_out(&context.gate.enter()?)?;

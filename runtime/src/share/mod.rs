@@ -223,6 +223,7 @@ fn import_bo(
         mapped,
         for_copies: Vec::new(),
         cpu_mapped: found.is_visible(),
+        label: None,
         sharing: Some(Sharing {
             dmabuf: found.id,
             origin,

@@ -186,6 +186,7 @@ fn make(
         for_copies: Vec::new(),
         cpu_mapped: false,
         sharing: None,
+        label: None,
     });
     piece.file = Some(on.make_dmabuf(&mut bo).map_err(device("to make shared memory again"))?);
     Ok(())

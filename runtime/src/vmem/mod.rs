@@ -232,6 +232,7 @@ impl Request {
             mapped: Vec::new(),
             cpu_mapped: false,
             align,
+            at: None,
         }
     }
 }

@@ -22,11 +22,15 @@ pub fn make_bo(
     device: &Device,
     request: Request,
 ) -> Result<BoKey, AllocError> {
-    let Request { kind, agent, bytes: wanted, align, .. } = request;
+    let Request { kind, agent, bytes: wanted, align, at, .. } = request;
     if wanted == 0 {
         return Err(AllocError::Empty);
     }
-    let key = registry.add_aligned_bo(request.into_state(), align)?;
+    let state = request.into_state();
+    let key = match at {
+        Some(_) => registry.add_bo_at(state)?,
+        None => registry.add_aligned_bo(state, align)?,
+    };
     let Some(bo) = registry.bos.get_mut(key) else {
         return Err(DeviceError::Absent { what: "the entry" }.into());
     };

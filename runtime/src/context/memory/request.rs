@@ -19,6 +19,8 @@ pub struct Request {
     pub cpu_mapped: bool,
     /// Power of two, at least a page.
     pub align: u64,
+    /// Where it has to be, if not anywhere.
+    pub at: Option<u64>,
 }
 
 impl Request {
@@ -33,6 +35,7 @@ impl Request {
             mapped: vec![agent],
             cpu_mapped: true,
             align: arena::PAGE,
+            at: None,
         }
     }
 
@@ -53,22 +56,23 @@ impl Request {
         }
     }
 
-    /// Its entry's state, for the pages it takes; the address is chosen at registration.
+    /// Its entry's state, for the pages it takes; an address that is not asked for is chosen at registration.
     pub fn into_state(self) -> BoState {
-        let Request { kind, role, bytes, flags, agent, mapped, cpu_mapped, align: _ } = self;
+        let Request { kind, role, bytes, flags, agent, mapped, cpu_mapped, align: _, at } = self;
         // Saturates above any window's length; the registration refuses it then.
         let bytes = page_align(bytes).unwrap_or(!(arena::PAGE - 1));
         BoState {
             kind,
             role,
             bytes,
-            va: 0,
+            va: at.unwrap_or(0),
             flags,
             agent,
             mapped,
             for_copies: Vec::new(),
             cpu_mapped,
             sharing: None,
+            label: None,
         }
     }
 }

@@ -192,6 +192,21 @@ pub struct BoState {
     /// Whether others may hold its memory. Since format 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
+    /// What the caller calls it. Since format 1.7.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Label>,
+}
+
+/// What the caller calls a buffer, by which another process can adopt it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Label {
+    /// Its name.
+    pub text: String,
+    /// What its elements are, in the caller's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub layout: String,
+    /// Its length as it was asked for, bytes.
+    pub bytes: u64,
 }
 
 /// What an event tells of.

@@ -140,6 +140,16 @@ impl Registry {
         Ok(self.bos.insert(Bo::new(state)))
     }
 
+    /// Registers `state` at the addresses that it names. The driver is not asked.
+    ///
+    /// # Errors
+    /// [`ArenaError::Taken`].
+    pub fn add_bo_at(&mut self, state: BoState) -> Result<BoKey, ArenaError> {
+        self.arena.claim(state.va, state.bytes)?;
+        self.tally.add(&state);
+        Ok(self.bos.insert(Bo::new(state)))
+    }
+
     /// Forgets a buffer object that the driver no longer knows and gives its addresses back.
     pub fn remove_bo(&mut self, key: BoKey) -> Option<Bo> {
         let bo = self.bos.remove(key)?;

@@ -23,6 +23,7 @@ fn bo(role: BoRole, bytes: u64) -> BoState {
         for_copies: Vec::new(),
         cpu_mapped: true,
         sharing: None,
+        label: None,
     }
 }
 

@@ -99,6 +99,20 @@ fn golden_image_of_format_1_5_loads_and_verifies() {
     Registry::restore((), registry).unwrap();
 }
 
+/// Written by the last version of format 1.6: a queue, and a buffer whose byte `i` is `i * 7 / 8`.
+#[test]
+fn golden_image_of_format_1_6_loads_and_verifies() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/image/golden/format-1.6.img");
+    assert_eq!(std::fs::read(&path).unwrap()[8..12], [1, 0, 6, 0]);
+    let image = Image::open(&path).unwrap();
+    image.verify().unwrap();
+    let metadata: Metadata = image.metadata().unwrap();
+    let registry = &metadata.registry;
+    // What came with 1.7.
+    assert!(registry.bos.entries.iter().all(|(_, bo)| bo.label.is_none()));
+    Registry::restore((), registry).unwrap();
+}
+
 fn assert_holds_what_was_written(image: &Image, metadata: &Metadata, sentence: &[u8]) {
     let registry = &metadata.registry;
     // What came with 1.2.
