@@ -55,6 +55,11 @@ fn buffers_are_saved_and_adopted_by_a_fresh_process() {
 }
 
 #[test]
+fn ranks_save_and_go_on_together_also_over_mpi() {
+    passes("test_ranks.py");
+}
+
+#[test]
 fn kernels_take_arguments_and_report_faults() {
     passes("test_kernel.py");
 }

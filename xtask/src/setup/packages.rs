@@ -61,7 +61,7 @@ const BUILD: [Package; 2] = [
 ];
 
 /// What only tests need.
-const TESTS: [Package; 7] = [
+const TESTS: [Package; 8] = [
     Package {
         name: "llvm-19",
         purpose: "assembler the decoder is tested against",
@@ -88,6 +88,11 @@ const TESTS: [Package; 7] = [
         name: "podman",
         purpose: "a container engine that archives and restores them (20 MB with runc)",
         probe: Probe::Program("podman"),
+    },
+    Package {
+        name: "openmpi-bin",
+        purpose: "MPI jobs that are checkpointed as one (6 MB with its libraries)",
+        probe: Probe::Program("mpirun"),
     },
 ];
 

@@ -104,7 +104,7 @@ pub fn wheel(private: &Path) -> Result<PathBuf> {
 /// # Errors
 /// As [`client`]; the wheel could not be installed.
 pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -> Result<PathBuf> {
-    let what = "numpy, pytest, mypy and the kernel of notebooks for the tests of the Python package, 40 packages, 47 MB";
+    let what = "numpy, pytest, mypy, mpi4py and the kernel of notebooks for the tests of the Python package, 41 packages, 49 MB";
     let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
     install_wheel(&python, wheel)?;
     // They are too large to have them twice.

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Trains a small network on several GPUs: on those of each rank of an MPI job, whose gradients are summed over all ranks.
+
+    clang-19 --target=amdgcn-amd-amdhsa -mcpu=gfx11-generic -mcode-object-version=6 -O3 -nogpulib -o train.co examples/train/train.c
+    mpirun -np 4 python train.py --code train.co --steps 100 --sets sets --every 20
+
+Within a rank gradients go from GPU to GPU; between ranks through host memory and MPI. Gradients are gathered and summed in the order of
+the GPUs, not by a reduction of MPI's, whose order depends on where ranks run: the weights are the same to the bit wherever that is.
+
+Ranks that get SIGTERM or SIGUSR1 save all together at the end of the step, and end; the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import stasis
+from stasis.ranks import Ranks
+
+INPUTS, HIDDEN, CLASSES, SAMPLES, RATE = 64, 128, 10, 4096, 0.5
+FIRST, SECOND = (INPUTS + 1) * HIDDEN, (HIDDEN + 1) * CLASSES
+PARAMETERS = FIRST + SECOND
+
+
+def numbers(seed: int, count: int) -> np.ndarray:
+    return np.random.Generator(np.random.PCG64(seed)).uniform(-1, 1, count).astype("f4")
+
+
+class Model:
+    """The network on one GPU, for batches of so many rows."""
+
+    def __init__(self, device: stasis.Device, code: Path, rows: int, weights: stasis.Buffer | None, name: str) -> None:
+        self.rows, module = rows, stasis.Module(device, code)
+        kernels = ("layer", "lack", "gradients", "backward", "descend")
+        self.layer, self.lack, self.gradients, self.backward, self.descend = (module[name] for name in kernels)
+        inputs = numbers(1, SAMPLES * INPUTS).reshape(SAMPLES, INPUTS)
+        self.weights = weights or stasis.Buffer.from_numpy(device, 0.1 * numbers(2, PARAMETERS)).set_label(name)
+        self.inputs = stasis.Buffer.from_numpy(device, inputs)
+        self.labels = stasis.Buffer.from_numpy(device, inputs[:, :CLASSES].argmax(1).astype("u4"))
+        sizes = (PARAMETERS, rows * HIDDEN, rows * HIDDEN, rows * CLASSES, rows)
+        self.gradient, self.hidden, self.hidden_lack, self.logits, self.losses = (
+            stasis.Buffer.empty(device, size) for size in sizes
+        )
+
+    def compute(self, first: int, share: float) -> None:
+        """The gradients of the rows from ``first`` on, each for this share of the whole batch."""
+        n, w, g = self.rows, self.weights.data_ptr(), self.gradient.data_ptr()
+        x, labels = self.inputs.data_ptr() + 4 * first * INPUTS, self.labels.data_ptr() + 4 * first
+
+        def launch(kernel: stasis.Kernel, items: int, *args: object) -> None:
+            kernel[(items + 63) // 64, 64](*args)
+
+        launch(self.layer, n * HIDDEN, x, w, w + 4 * INPUTS * HIDDEN, self.hidden, n, INPUTS, HIDDEN, 1)
+        second_bias = w + 4 * (FIRST + HIDDEN * CLASSES)
+        launch(self.layer, n * CLASSES, self.hidden, w + 4 * FIRST, second_bias, self.logits, n, HIDDEN, CLASSES, 0)
+        launch(self.lack, n, self.logits, labels, self.losses, n, CLASSES, share)
+        launch(self.gradients, SECOND, self.hidden, self.logits, g + 4 * FIRST, n, HIDDEN, CLASSES)
+        launch(self.backward, n * HIDDEN, self.logits, w + 4 * FIRST, self.hidden, self.hidden_lack, n, HIDDEN, CLASSES)
+        launch(self.gradients, FIRST, x, self.hidden_lack, g, n, INPUTS, HIDDEN)
+
+    def step(self, gradient: np.ndarray) -> None:
+        self.gradient.write(gradient)
+        self.descend[(PARAMETERS + 63) // 64, 64](self.weights, self.gradient, PARAMETERS, RATE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Trains a small network on the GPUs of all ranks.")
+    parser.add_argument("--code", type=Path, required=True, help="the compiled examples/train/train.c")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=256, help="rows of a step, over all GPUs")
+    parser.add_argument("--devices", type=int, default=1, help="GPUs of each rank")
+    parser.add_argument("--sets", type=Path, required=True, help="where sets of images are, for all ranks the same")
+    parser.add_argument("--every", type=int, default=0, help="save after so many steps")
+    parser.add_argument("--pace", type=float, default=0, help="seconds to wait after every step")
+    parser.add_argument("--weights", type=Path, help="where to write the weights")
+    args = parser.parse_args()
+
+    asked = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, frame: asked.append(number))
+    world = MPI.COMM_WORLD
+    rank, size = world.Get_rank(), world.Get_size()
+    ranks = Ranks(world, args.sets)
+    adopted, state = ranks.load() or ({}, {"step": 0})
+    devices = [stasis.Device(index) for index in range(args.devices)]
+    rows = args.batch // (size * args.devices)
+    models = [
+        Model(device, args.code, rows, adopted.get(f"weights-{index}"), f"weights-{index}") for index, device in enumerate(devices)
+    ]
+    # Where the other GPUs' gradients are put on the first: one GPU copies from another.
+    inbox = [models[0].gradient] + [stasis.Buffer.empty(devices[0], PARAMETERS) for _ in models[1:]]
+    if rank == 0:
+        print(f"from step {state['step']}", flush=True)
+    for step in range(state["step"], args.steps):
+        first = step * args.batch % SAMPLES
+        for index, model in enumerate(models):
+            model.compute(first + (rank * args.devices + index) * rows, 1 / args.batch)
+        # Kernels were given addresses: nobody else knows which buffers they use.
+        stasis.synchronize()
+        for box, model in zip(inbox[1:], models[1:]):
+            box.copy_(model.gradient)
+        mine = np.stack([box.numpy() for box in inbox])
+        everyone = np.empty((size, *mine.shape), "f4")
+        world.Allgather(mine, everyone)
+        gradient = np.zeros(PARAMETERS, "f4")
+        for one in everyone.reshape(-1, PARAMETERS):
+            gradient += one
+        for model in models:
+            model.step(gradient)
+        loss = sum(world.allgather(float(sum(model.losses.numpy().sum() for model in models)))) / args.batch
+        if rank == 0 and step % 10 == 0:
+            print(f"step {step} loss {loss:.6f}", flush=True)
+        time.sleep(args.pace)
+        leaves = ranks.agree(bool(asked))
+        if leaves or args.every and (step + 1) % args.every == 0 and step + 1 < args.steps:
+            number = ranks.save({"step": step + 1})
+            if rank == 0:
+                print(f"set {number} after step {step}", flush=True)
+        if leaves:
+            return
+    stasis.synchronize()
+    if rank == 0:
+        if args.weights is not None:
+            args.weights.write_bytes(models[0].weights.numpy().tobytes())
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
