@@ -48,7 +48,7 @@ struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
     /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-stream, checkpoint-parent,
     /// checkpoint-pre-copy, and the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
-    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels, embed-restore and embed-replicas), clients, hsa and python; all
+    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels, embed-restore and embed-replicas), clients, hsa, python and ray; all
     /// without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
@@ -76,7 +76,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 32] = [
+const BENCHES: [(&str, Bench); 33] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -109,6 +109,7 @@ const BENCHES: [(&str, Bench); 32] = [
     ("clients", clients::run),
     ("hsa", clients::hsa::run),
     ("python", clients::package::run),
+    ("ray", clients::package::run_ray),
 ];
 
 /// The variable that chooses the kernel whose driver the software device imitates.

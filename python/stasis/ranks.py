@@ -40,6 +40,19 @@ class Communicator(Protocol):
     def allgather(self, sendobj: Any, /) -> list[Any]: ...
 
 
+class Alone:
+    """A communicator for a job of one process."""
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 1
+
+    def allgather(self, sendobj: Any, /) -> list[Any]:
+        return [sendobj]
+
+
 class Ranks:
     """The ranks of a job, and the sets of images that they have saved together.
 

@@ -60,6 +60,11 @@ fn ranks_save_and_go_on_together_also_over_mpi() {
 }
 
 #[test]
+fn actors_of_ray_adopt_what_others_have_learnt() {
+    with_clients(|| passes("test_ray.py"));
+}
+
+#[test]
 fn kernels_take_arguments_and_report_faults() {
     passes("test_kernel.py");
 }

@@ -140,7 +140,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         },
         Command::Fuzz { .. } => setup::Options { without_triton: true, ..setup::Options::default() },
         Command::Bench { arguments } => {
-            let clients = workspace::is_benched(arguments, &["clients", "hsa"]);
+            let clients = workspace::is_benched(arguments, &["clients", "hsa", "ray"]);
             let without_triton = !workspace::is_benched(arguments, &["python"]);
             setup::Options { without_triton, clients, ..setup::Options::default() }
         }

@@ -201,13 +201,15 @@ fn check_models(installed: &Installed) -> Result<()> {
 
 /// What the suite samples, at length: the variables that tests read, and values for a night. A variable that is set already
 /// keeps its value.
-const AT_LENGTH: [(&str, &str); 7] = [
+const AT_LENGTH: [(&str, &str); 9] = [
     ("STASIS_CRIU_GRAPHS", "30"),
     ("STASIS_EVERY_SENTENCE", "1"),
     ("STASIS_FOREIGN", "100"),
     ("STASIS_FUZZ_SECONDS", "300"),
     ("STASIS_GRAPHS", "2000"),
     ("STASIS_KILL_POINTS", "100"),
+    ("STASIS_RANKS_TRIALS", "100"),
+    ("STASIS_SLURM_TRIALS", "200"),
     ("STASIS_SOAK", "1000"),
 ];
 
@@ -310,7 +312,7 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     // The path beside the other programs, for any working directory.
     at("softgpud")?;
     hsa::link("release")?;
-    if is_benched(arguments, &["python"]) {
+    if is_benched(arguments, &["python", "ray"]) {
         setup::package(&wheel::build(installed)?, installed)?;
     }
     let mut command = Command::new(at("stasis-benches")?);

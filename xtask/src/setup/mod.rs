@@ -91,6 +91,8 @@ pub struct Clients {
     pub rocm_6_1: PathBuf,
     /// A Python that has `tinygrad` and `iree`.
     pub python: PathBuf,
+    /// A Python that has `ray`.
+    pub ray: PathBuf,
 }
 
 impl Clients {
@@ -100,6 +102,7 @@ impl Clients {
             rocm_5_2: rocm::find_or_install(private, &rocm::ROCM_5_2)?,
             rocm_6_1: rocm::find_or_install(private, &rocm::ROCM_6_1)?,
             python: python::clients(private)?,
+            ray: python::ray(private)?,
         })
     }
 }
@@ -123,7 +126,7 @@ impl Installed {
                 command.env(variable, path);
             }
         }
-        if let Some(Clients { rocm_5_2, rocm_6_1, python }) = &self.clients {
+        if let Some(Clients { rocm_5_2, rocm_6_1, python, ray: _ }) = &self.clients {
             command.env("STASIS_ROCM_5_2", rocm_5_2);
             command.env("STASIS_ROCM_6_1", rocm_6_1);
             command.env("STASIS_CLIENTS_PYTHON", python);
@@ -162,8 +165,8 @@ impl fmt::Display for Installed {
                 write!(f, "\nsetup: {name} {}", path.display())?;
             }
         }
-        if let Some(Clients { rocm_5_2, rocm_6_1, python }) = &self.clients {
-            for path in [rocm_5_2, rocm_6_1, python] {
+        if let Some(Clients { rocm_5_2, rocm_6_1, python, ray }) = &self.clients {
+            for path in [rocm_5_2, rocm_6_1, python, ray] {
                 write!(f, "\nsetup: clients {}", path.display())?;
             }
         }
@@ -217,7 +220,8 @@ pub fn mkdocs() -> Result<PathBuf> {
 /// They cannot be installed.
 pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
     let clients = installed.clients.as_ref().map(|clients| clients.python.as_path());
-    let others = [("triton", installed.triton.as_deref()), ("clients", clients)];
+    let ray = installed.clients.as_ref().map(|clients| clients.ray.as_path());
+    let others = [("triton", installed.triton.as_deref()), ("clients", clients), ("ray", ray)];
     in_private(|private| python::package(private, wheel, &others))
 }
 

@@ -26,6 +26,8 @@ const CLIENTS: &str = include_str!("pinned/clients.txt");
 const BENCH: &str = include_str!("pinned/bench.txt");
 /// What builds the Python package.
 const WHEEL: &str = include_str!("pinned/wheel.txt");
+/// Ray, which the Python package's actors run on.
+const RAY: &str = include_str!("pinned/ray.txt");
 /// What the Python package needs, and its tests are run with.
 const PACKAGE: &str = include_str!("pinned/package.txt");
 /// What makes a site of the Python package's documentation.
@@ -75,6 +77,15 @@ pub fn triton_before(private: &Path) -> Result<PathBuf> {
 pub fn clients(private: &Path) -> Result<PathBuf> {
     let what = "tinygrad, IREE and what their tests need, 14 packages, 128 MB (630 MB unpacked)";
     environment(&private.join("clients-python"), CLIENTS, what, "`cargo xtask test --without-clients`")
+}
+
+/// The Python with Ray, made at `private`/ray if it is not there. It has no numpy.
+///
+/// # Errors
+/// As [`client`].
+pub fn ray(private: &Path) -> Result<PathBuf> {
+    let what = "Ray and what it needs, 17 packages, 78 MB (270 MB unpacked)";
+    environment(&private.join("ray"), RAY, what, "`cargo xtask test --without-clients`")
 }
 
 /// The Python with the benchmarks' peers, made at `private`/bench-python if it is not there.
@@ -281,7 +292,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned_and_hashed_and_names_no_host() {
-        for text in [CLIENT, TRITON, CLIENTS, BENCH, WHEEL, PACKAGE, super::super::model::WHEEL] {
+        for text in [CLIENT, TRITON, CLIENTS, RAY, BENCH, WHEEL, PACKAGE, super::super::model::WHEEL] {
             let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
             let mut unhashed = None;
             for line in &lines {
