@@ -179,10 +179,10 @@ def test_rank_that_is_killed_at_any_moment_leaves_whole_sets(job, tmp_path):
             time.sleep(0.1 + draw.random() * (0.6 + 0.1 * attempt))
             running.ranks[draw.randrange(3)].send_signal(signal.SIGKILL)
             ended = running.end()
-            froms = {line for _, said in ended for line in said.splitlines() if line.startswith("from ")}
-            assert len(froms) <= 1, f"trial {trial}: ranks of different sets: {ended}"
-            if froms:
-                step = int(froms.pop().split()[1])
+            told = {line for _, said in ended for line in said.splitlines() if line.startswith("from ")}
+            assert len(told) <= 1, f"trial {trial}: ranks of different sets: {ended}"
+            if told:
+                step = int(told.pop().split()[1])
                 assert step >= begun, f"trial {trial}: from {begun} back to {step}"
                 begun = step
             assert all("Traceback" not in said or status == -9 for status, said in ended), ended
