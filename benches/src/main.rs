@@ -12,6 +12,7 @@ mod clients;
 mod cold;
 mod embed;
 mod figure;
+mod fleet;
 mod gpu;
 mod interpreter;
 mod isa;
@@ -48,7 +49,7 @@ struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
     /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-stream, checkpoint-parent,
     /// checkpoint-pre-copy, and the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
-    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels, embed-restore and embed-replicas), clients, hsa, python and ray; all
+    /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels, embed-restore and embed-replicas), clients, hsa, python, ray and fleet; all
     /// without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
@@ -76,7 +77,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 33] = [
+const BENCHES: [(&str, Bench); 34] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -110,6 +111,7 @@ const BENCHES: [(&str, Bench); 33] = [
     ("hsa", clients::hsa::run),
     ("python", clients::package::run),
     ("ray", clients::package::run_ray),
+    ("fleet", fleet::run),
 ];
 
 /// The variable that chooses the kernel whose driver the software device imitates.

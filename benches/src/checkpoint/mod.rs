@@ -11,7 +11,7 @@ mod disk;
 pub mod engines;
 pub mod image;
 pub mod lazy;
-mod memory;
+pub mod memory;
 pub mod parent;
 mod pieces;
 mod plot;
