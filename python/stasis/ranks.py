@@ -107,7 +107,7 @@ class Ranks:
             failed = f"{type(error).__name__}: {error}"
         seen = self._all.allgather((number, failed))
         self._raise("begin a set", [error for _, error in seen])
-        number = max(number for number, _ in seen)
+        number = max(int(number) for number, _ in seen)
         place = self._directory / f"{_PREFIX}{number}"
         self._together("make the set's directory", lambda: place.mkdir(parents=True), only_first=True)
         try:

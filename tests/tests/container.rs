@@ -10,7 +10,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use stasis_tests::container::{Bundle, Container, Podman, fill_root, rounds, run, wait_for_the_end_of};
+use stasis_tests::clients::with_clients;
+use stasis_tests::container::{
+    Bundle, Container, Containerd, Podman, fill_root, rounds, run, wait_for_the_end_of,
+};
 use stasis_tests::model;
 use stasis_tests::plain_criu::at_post_dump;
 use stasis_tests::server::{Client, Known};
@@ -195,4 +198,31 @@ fn bundle_of_runc_is_archived_and_goes_on() {
     fs::write(shared.path().join("stop"), "").unwrap();
     wait_until("the worker's last word", || text().lines().any(|line| line == "done"));
     assert!(is_one_life(&text()), "{}", text());
+}
+
+#[test]
+fn container_of_containerd_goes_on_under_another_containerd() {
+    with_clients(|| {
+        let (podman, shared) = (host(), tempfile::tempdir().unwrap());
+        let [image, archive, log] =
+            ["image.tar", "checkpoint.tar", "log"].map(|name| shared.path().join(name));
+        run(podman.command(&["save", "--format", "oci-archive", "--output"]).arg(&image).arg(IMAGE));
+        let [here, there] = [(); 2].map(|()| Containerd::start());
+        [&here, &there].iter().for_each(|host| host.import(&image, true));
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let count = || said().lines().filter(|line| line.starts_with("round ")).count();
+        here.run("worker", IMAGE, shared.path(), &log, &WORKER);
+        wait_until("rounds", || count() > 2);
+        here.checkpoint("worker", &archive);
+        let at = count();
+        wait_until("rounds after the checkpoint", || count() > at + 2);
+        run(&mut here.ctr(&["tasks", "kill", "--signal", "KILL", "worker"]));
+        assert_eq!(here.end("worker"), 137);
+        there.restore("worker", &archive);
+        assert_eq!(there.state("worker").as_deref(), Some("RUNNING"));
+        // Its output goes nowhere then; it ends well only if every value was right.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        fs::write(shared.path().join("stop"), "").unwrap();
+        assert_eq!(there.end("worker"), 0);
+    });
 }

@@ -7,6 +7,7 @@
 //! an engine started end with its handle.
 
 mod bundle;
+mod containerd;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,6 +20,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use tempfile::TempDir;
 
 pub use self::bundle::Bundle;
+pub use self::containerd::Containerd;
 use crate::plain_criu::Plugins;
 use crate::tree::descendants;
 use crate::worker::{is_alive, wait_until};

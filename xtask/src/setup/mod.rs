@@ -8,6 +8,7 @@
 
 pub mod aarch64;
 mod apt;
+mod containerd;
 mod criu;
 mod model;
 mod packages;
@@ -93,6 +94,8 @@ pub struct Clients {
     pub python: PathBuf,
     /// A Python that has `ray`.
     pub ray: PathBuf,
+    /// The prefix with containerd.
+    pub containerd: PathBuf,
 }
 
 impl Clients {
@@ -103,6 +106,7 @@ impl Clients {
             rocm_6_1: rocm::find_or_install(private, &rocm::ROCM_6_1)?,
             python: python::clients(private)?,
             ray: python::ray(private)?,
+            containerd: containerd::find_or_install(private)?,
         })
     }
 }
@@ -126,10 +130,11 @@ impl Installed {
                 command.env(variable, path);
             }
         }
-        if let Some(Clients { rocm_5_2, rocm_6_1, python, ray: _ }) = &self.clients {
+        if let Some(Clients { rocm_5_2, rocm_6_1, python, containerd, ray: _ }) = &self.clients {
             command.env("STASIS_ROCM_5_2", rocm_5_2);
             command.env("STASIS_ROCM_6_1", rocm_6_1);
             command.env("STASIS_CLIENTS_PYTHON", python);
+            command.env("STASIS_CONTAINERD", containerd);
         }
     }
 
@@ -165,8 +170,8 @@ impl fmt::Display for Installed {
                 write!(f, "\nsetup: {name} {}", path.display())?;
             }
         }
-        if let Some(Clients { rocm_5_2, rocm_6_1, python, ray }) = &self.clients {
-            for path in [rocm_5_2, rocm_6_1, python, ray] {
+        if let Some(Clients { rocm_5_2, rocm_6_1, python, ray, containerd }) = &self.clients {
+            for path in [rocm_5_2, rocm_6_1, python, ray, containerd] {
                 write!(f, "\nsetup: clients {}", path.display())?;
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A private prefix with Debian testing's CRIU, for systems whose own is too old.
+//! Private prefixes of Debian's packages: of testing's CRIU, for systems whose own is too old, and of others.
 //!
 //! INVARIANT: the prefix appears by one rename, so that it exists completely or not at all.
 
@@ -60,6 +60,56 @@ pub fn unpack(
     write_program(&scratch.join("bin").join(program), text)?;
     process::remove(prefix)?;
     fs::rename(scratch, prefix).with_context(|| format!("Could not move the prefix to {}", prefix.display()))
+}
+
+/// The stamp of a prefix of packages, which is written last.
+const STAMP: &str = "stasis-stamp";
+/// What nobody reads of packages.
+const LEFT_OUT: [&str; 2] = ["usr/share", "etc"];
+
+/// The prefix `private`/`name` of packages, which are below `root` in it, made if it is not there; no script of theirs is run.
+/// `finish` adds what they are started by, also to one that is there: it may have been made by an older version of this program.
+///
+/// # Errors
+/// The packages could not be downloaded or unpacked, or what `finish` says.
+pub fn unpacked(
+    private: &Path,
+    name: &str,
+    suite: &'static apt::Suite,
+    packages: &[&str],
+    what: &str,
+    finish: impl Fn(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let prefix = private.join(name);
+    let stamp = format!("{packages:?}\n");
+    if fs::read_to_string(prefix.join(STAMP)).is_ok_and(|found| found == stamp) {
+        finish(&prefix)?;
+        return Ok(prefix);
+    }
+    announce(format_args!(
+        "installing {what} from Debian {} ({} packages) into {}; nothing of it is started",
+        suite.name,
+        packages.len(),
+        prefix.display()
+    ));
+    let download = private.join(format!("{name}.download"));
+    let names: Vec<String> = packages.iter().map(|name| (*name).to_owned()).collect();
+    let files = apt::fetch(&download, suite, |_| Ok(names.clone())).with_context(|| {
+        format!("Could not download {what}; run again when Debian's mirror can be reached")
+    })?;
+    let scratch = private.join(format!("{name}.new"));
+    process::remove(&scratch)?;
+    apt::unpack(&files, &scratch.join("root"))?;
+    LEFT_OUT.iter().try_for_each(|directory| process::remove(&scratch.join("root").join(directory)))?;
+    finish(&scratch)?;
+    let path = scratch.join(STAMP);
+    fs::write(&path, stamp).with_context(|| format!("Could not write {}", path.display()))?;
+    process::remove(&prefix)?;
+    fs::rename(&scratch, &prefix)
+        .with_context(|| format!("Could not move the prefix to {}", prefix.display()))?;
+    // The directory only helps a later run after a failure; if it stays it does no harm.
+    let _ = fs::remove_dir_all(&download);
+    Ok(prefix)
 }
 
 /// Writes a script that can be run, in a directory that is made if need be.

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A private prefix with Slurm as Debian packages it, for tests and the demo: no service is started, no user made.
-//!
-//! INVARIANT: the prefix appears by one rename and counts as complete only with its stamp.
 
-use super::announce;
 use super::apt;
 use super::private;
-use super::process;
 use anyhow::Context;
 use anyhow::Result;
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::path::PathBuf;
@@ -32,7 +27,6 @@ const PACKAGES: [&str; 9] = [
 /// has no GPUs.
 const DAEMONS: [&str; 3] = ["slurmctld", "slurmd", "slurmstepd"];
 const CLIENTS: [&str; 6] = ["sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"];
-const STAMP: &str = "stasis-stamp";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// The prefix, made at `private`/slurm if it is not there.
@@ -40,39 +34,15 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// # Errors
 /// The packages could not be downloaded or unpacked.
 pub fn find_or_install(private: &Path) -> Result<PathBuf> {
-    let prefix = private.join("slurm");
-    let stamp = format!("{PACKAGES:?}\n");
-    if fs::read_to_string(prefix.join(STAMP)).is_ok_and(|found| found == stamp) {
-        write_programs(&prefix)?;
-        return Ok(prefix);
-    }
-    announce(format_args!(
-        "installing Slurm from Debian {} ({} packages, 4 MB, 15 MB unpacked) into {}; nothing of it is started",
-        SUITE.name,
-        PACKAGES.len(),
-        prefix.display()
-    ));
-    let download = private.join("slurm.download");
-    let names: Vec<String> = PACKAGES.map(str::to_owned).to_vec();
-    let files = apt::fetch(&download, &SUITE, |_| Ok(names.clone()))
-        .context("Could not download Slurm; run again when Debian's mirror can be reached")?;
-    let scratch = private.join("slurm.new");
-    process::remove(&scratch)?;
-    apt::unpack(&files, &scratch.join("root"))?;
-    for directory in ["usr/share", "etc"] {
-        process::remove(&scratch.join("root").join(directory))?;
-    }
-    symlink(Path::new("root").join(LIBRARIES).join("slurm-wlm"), scratch.join("plugins"))
-        .context("Could not make the link to Slurm's plugins")?;
-    write_programs(&scratch)?;
-    let path = scratch.join(STAMP);
-    fs::write(&path, stamp).with_context(|| format!("Could not write {}", path.display()))?;
-    process::remove(&prefix)?;
-    fs::rename(&scratch, &prefix)
-        .with_context(|| format!("Could not move the prefix to {}", prefix.display()))?;
-    // The directory only helps a later run after a failure; if it stays it does no harm.
-    let _ = fs::remove_dir_all(&download);
-    Ok(prefix)
+    let what = "Slurm (4 MB, 15 MB unpacked)";
+    private::unpacked(private, "slurm", &SUITE, &PACKAGES, what, |prefix| {
+        let plugins = prefix.join("plugins");
+        if !plugins.exists() {
+            symlink(Path::new("root").join(LIBRARIES).join("slurm-wlm"), plugins)
+                .context("Could not make the link to Slurm's plugins")?;
+        }
+        write_programs(prefix)
+    })
 }
 
 /// Writes the programs that start Slurm's with the prefix's libraries. A variable of the environment would reach the jobs.
@@ -91,7 +61,9 @@ fn write_programs(prefix: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::process;
     use super::*;
+    use std::fs;
 
     #[test]
     fn daemons_are_called_by_their_names() {
