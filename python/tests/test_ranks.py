@@ -166,7 +166,7 @@ def test_rank_that_cannot_save_has_none_save(job, tmp_path):
         assert status == 1 and "The ranks could not" in said and "rank 0" in said, said
 
 
-TRIALS = int(os.environ.get("STASIS_RANKS_TRIALS", "8"))
+TRIALS = int(os.environ.get("STASIS_RANKS_TRIALS", "5"))
 
 
 def test_rank_that_is_killed_at_any_moment_leaves_whole_sets(job, tmp_path):

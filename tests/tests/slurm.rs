@@ -19,7 +19,7 @@ use stasis_tests::slurm::{Job, LEFT, Node};
 
 const STEPS: u32 = 120;
 /// Trials with nodes that fail unless STASIS_SLURM_TRIALS asks for more.
-const TRIALS: u32 = 6;
+const TRIALS: u32 = 4;
 
 /// The weights of a run that nobody disturbed.
 fn undisturbed() -> &'static [u8] {
@@ -128,7 +128,7 @@ fn job_whose_nodes_fail_at_any_moment_computes_the_same() {
 
 #[test]
 fn start_that_was_thought_lost_ends_and_its_later_checkpoints_are_never_used() {
-    let job = Job::training(STEPS, 100, &["--every=1s"]);
+    let job = Job::training(STEPS, 50, &["--every=1s"]);
     let mut lost = job.start("lost");
     lost.wait_for("step 10 ");
     while job.images().is_empty() {
@@ -244,7 +244,7 @@ impl Drop for Small {
 
 #[test]
 fn job_without_room_for_a_checkpoint_runs_on() {
-    let job = Job::training(STEPS, 80, &["--every=1s"]);
+    let job = Job::training(STEPS, 60, &["--every=1s"]);
     let _small = Small::mount(job.path("jobs"));
     let mut node = job.start("one");
     node.wait_for("is not checkpointed and runs on");
