@@ -2,9 +2,11 @@
 //! Checks of the sources beside the tests: format, spelling, lints, documentation, dependencies, and undefined
 //! behaviour under Miri.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::setup::process::shown;
@@ -29,7 +31,9 @@ pub struct CheckOptions {
 /// Format, spelling, lints, documentation and dependencies.
 pub fn check(options: &CheckOptions, installed: &Installed) -> Result<()> {
     cargo(&["fmt", "--all", "--", "--check"], installed)?;
-    shown(Command::new(setup::typos()?).current_dir(root()))?;
+    let checkers = setup::checkers()?;
+    shown(Command::new(checkers.join("typos")).current_dir(root()))?;
+    manifests(&checkers)?;
     if !options.without_deny {
         deny(installed)?;
     }
@@ -41,6 +45,15 @@ pub fn check(options: &CheckOptions, installed: &Installed) -> Result<()> {
     cargo_with(&without, installed, &[("STASIS_CLANG", "/nonexistent/clang")])?;
     // No part of the workspace: they are run seldom, and cease to build unseen.
     cargo(&["check", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--locked"], installed)
+}
+
+/// Compares the manifests for Kubernetes with its schemas.
+fn manifests(checkers: &Path) -> Result<()> {
+    let directory = root().join("deploy/kubernetes");
+    let entries = fs::read_dir(&directory).with_context(|| format!("Cannot read {}", directory.display()))?;
+    let files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let mut validate = Command::new(checkers.join("kubernetes-validate"));
+    shown(validate.args(["--strict", "--quiet"]).args(files))
 }
 
 /// Licences, sources and versions of dependencies, as `deny.toml` allows them. Advisories are not among them: their

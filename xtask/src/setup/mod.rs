@@ -179,12 +179,12 @@ impl fmt::Display for Installed {
     }
 }
 
-/// The spelling checker, installed if it is not there.
+/// The directory of programs that check words and manifests, installed if they are not there.
 ///
 /// # Errors
-/// It cannot be installed.
-pub fn typos() -> Result<PathBuf> {
-    in_private(python::typos)
+/// They cannot be installed.
+pub fn checkers() -> Result<PathBuf> {
+    in_private(python::checkers)
 }
 
 /// The Python that builds the Python package, installed if it is not there.
