@@ -27,10 +27,9 @@ SlurmctldHost=$(hostname)($network.1)
 SlurmctldPort=17000
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
-# Nobody else reaches the bridge.
-AuthType=auth/none
-AuthInfo=cred_expire=10
-CredType=cred/none
+AuthType=auth/munge
+AuthInfo=cred_expire=10,socket=$directory/munge.socket
+CredType=cred/munge
 PluginDir=$STASIS_SLURM/plugins
 MailProg=/bin/true
 StateSaveLocation=$directory/state
@@ -101,7 +100,9 @@ stop() {
         node=${node##*/}
         fail_node "${node%.unshare}"
     done
-    kill -KILL "$(cat "$directory/slurmctld.pid")" 2> /dev/null || :
+    for daemon in slurmctld munged; do
+        kill -KILL "$(cat "$directory/$daemon.pid")" 2> /dev/null || :
+    done
     ip link delete "$bridge" 2> /dev/null || :
 }
 
@@ -114,6 +115,12 @@ start)
     ip link add "$bridge" type bridge
     ip addr add "$network.1/24" dev "$bridge"
     ip link set "$bridge" up
+    # Who says who he is, has it from munged: every user of the machine reaches the bridge.
+    (umask 077 && head -c 128 /dev/urandom > "$directory/munge.key")
+    daemon "$directory/munged.out" "$STASIS_SLURM/sbin/munged" --foreground --force --key-file "$directory/munge.key" \
+        --socket "$directory/munge.socket" --pid-file "$directory/munged.pid" --log-file "$directory/munged.log" \
+        --seed-file "$directory/munged.seed"
+    while [ ! -S "$directory/munge.socket" ]; do sleep 0.05; done
     daemon "$directory/slurmctld.out" "$STASIS_SLURM/sbin/slurmctld" -i -D
     for node in $(seq "$nodes"); do
         start_node "node$node"

@@ -150,7 +150,8 @@ class Ranks:
             try:
                 state = self._read(place)
                 buffers = _stasis.adopt(place / f"rank-{self._rank}", devices=devices)
-            except (OSError, ValueError, KeyError, TypeError, IndexError, MemoryError, _stasis.Error) as error:
+            except Exception as error:
+                # Whatever it is: the others wait for this rank.
                 failed = f"{type(error).__name__}: {error}"
             all_failed = self._all.allgather(failed)
             if not any(all_failed):
@@ -223,7 +224,8 @@ class Ranks:
         if self._rank == 0 or not only_first:
             try:
                 made = do()
-            except (OSError, _stasis.Error, MemoryError) as error:
+            except Exception as error:
+                # Whatever it is: the others wait for this rank.
                 failed = f"{type(error).__name__}: {error}"
         self._raise(act, self._all.allgather(failed))
         return made

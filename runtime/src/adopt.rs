@@ -116,6 +116,13 @@ pub enum AdoptError {
         /// The label.
         label: String,
     },
+    /// A label of the image is none.
+    #[error("A label of the image cannot be given")]
+    Label {
+        /// Why.
+        #[source]
+        source: LabelError,
+    },
     /// The buffer's memory cannot be had.
     #[error(
         "{label:?} cannot be had at {va:#x} ({bytes} bytes); adopt before anything else is allocated, so that its address is free"
@@ -328,7 +335,8 @@ impl Runtime {
                 Ok((text, Adopted { buffer, layout: label.layout.clone(), agent }))
             }
             Err(LabelError::Alloc(source)) => Err(memory(source)),
-            Err(_) => Err(AdoptError::Taken { label: text }),
+            Err(LabelError::Taken { label }) => Err(AdoptError::Taken { label }),
+            Err(source) => Err(AdoptError::Label { source }),
         }
     }
 }

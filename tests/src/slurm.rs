@@ -6,12 +6,14 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::tree::descendants;
 use crate::{criu, program};
 
 /// TIMEOUT: how long anything that is to happen may take on a busy machine.
@@ -33,6 +35,7 @@ pub struct Job {
     options: Vec<String>,
     command: Vec<String>,
     settings: Vec<(String, String)>,
+    starts: AtomicU32,
 }
 
 /// A node on which the job was started. It fails with its handle.
@@ -77,7 +80,13 @@ impl Job {
         fs::set_permissions(&scontrol, fs::Permissions::from_mode(0o755)).expect("a script");
         fs::write(directory.path().join("state"), "RUNNING").expect("a file");
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Self { directory, options, command: command.to_vec(), settings: Vec::new() }
+        Self {
+            directory,
+            options,
+            command: command.to_vec(),
+            settings: Vec::new(),
+            starts: AtomicU32::new(0),
+        }
     }
 
     /// With a variable in the environment.
@@ -85,6 +94,12 @@ impl Job {
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Another job that Slurm gives the same number.
+    #[must_use]
+    pub fn anew(self) -> Self {
+        Self { starts: AtomicU32::new(0), ..self }
     }
 
     /// A path in its directory.
@@ -95,8 +110,11 @@ impl Job {
 
     /// Where its starts are.
     #[must_use]
-    pub fn state(&self) -> PathBuf {
-        self.path("jobs/7")
+    pub fn state(&self) -> Option<PathBuf> {
+        let entries = fs::read_dir(self.path("jobs")).into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.path())
+            .find(|path| path.file_name().is_some_and(|name| !name.to_string_lossy().contains('.')))
     }
 
     /// The directories of its images that are complete, the oldest first.
@@ -111,7 +129,12 @@ impl Job {
             paths.sort_by_key(number);
             paths
         };
-        let all = sorted(&self.state()).into_iter().flat_map(|epoch| sorted(&epoch));
+        let all = self
+            .state()
+            .map(|state| sorted(&state))
+            .unwrap_or_default()
+            .into_iter()
+            .flat_map(|epoch| sorted(&epoch));
         all.filter(|path| path.join("manifest.json").is_file()).collect()
     }
 
@@ -122,7 +145,7 @@ impl Job {
         text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// Starts it on a node.
+    /// Starts it on a node, again if it was started before.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -138,6 +161,8 @@ impl Job {
         command.arg(program("stasis")).arg("slurm-run").args(&self.options);
         command.arg("--state").arg(self.path("jobs")).arg("--").args(&self.command);
         command.env("PATH", format!("{}:{path}", self.directory.path().display()));
+        let starts = self.starts.fetch_add(1, Ordering::Relaxed);
+        command.env("SLURM_RESTART_COUNT", starts.to_string());
         command.env("SLURM_JOB_ID", "7").env("SLURMD_NODENAME", node).env("STASIS_CRIU", criu());
         command.env("STASIS_DEVICE", "soft:gfx1100*2").env_remove("STASIS_SOFTGPU_INSTANCE");
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
@@ -178,6 +203,19 @@ impl Node {
         let job: i32 =
             children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("the job lives");
         kill(Pid::from_raw(job), signal).expect("the job lives");
+    }
+
+    /// Sends a signal to all processes of the job at once, as Slurm does where it ends one.
+    ///
+    /// # Panics
+    /// When it is gone.
+    pub fn tell_all(&self, signal: Signal) {
+        let all = descendants(self.child.id().cast_signed());
+        assert!(!all.is_empty(), "the job lives");
+        // The program first, as it may come.
+        for pid in all.into_iter().rev() {
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
     }
 
     /// Waits for its end; its exit status.

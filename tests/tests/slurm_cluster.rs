@@ -60,12 +60,16 @@ impl Cluster {
 
     /// Submits the job that is documented, with more options; its id.
     fn submit(&self, options: &[&str]) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm/job.sh");
-        let (script, train) = (script.to_str().unwrap().to_owned(), program("train").display().to_string());
+        let train = program("train").display().to_string();
         let weights = format!("--weights={}/weights-$SLURM_JOB_ID", self.directory().display());
-        let program = format!("exec {train} --steps={STEPS} --pace-ms=50 {weights}");
+        self.submit_shell(&format!("exec {train} --steps={STEPS} --pace-ms=50 {weights}"), options)
+    }
+
+    /// The same with another program, in words of the shell.
+    fn submit_shell(&self, program: &str, options: &[&str]) -> String {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm/job.sh");
         let words = ["sbatch", "--parsable", "--output=job-%A-%a.log"];
-        let words = [&words[..], options, &[&script, "--", "sh", "-c", &program]].concat();
+        let words = [&words[..], options, &[script.to_str().unwrap(), "--", "sh", "-c", program]].concat();
         self.ask(&words).trim().to_owned()
     }
 
@@ -152,9 +156,17 @@ fn tasks_of_an_array_move_to_the_other_node_and_a_cancelled_one_stays_away() {
         .map(|task| cluster.log(task).lines().find(|line| line.starts_with("agent ")).unwrap().to_owned())
         .collect();
     assert_ne!(agents[0], agents[1]);
+    // A program that takes its time to end must not come back either.
+    let stubborn = "trap 'echo told' TERM; echo begun; for n in $(seq 60); do sleep 0.1; done";
+    let stubborn = cluster.submit_shell(stubborn, &["--nodelist=node1"]);
+    cluster.wait_for(&stubborn, "begun");
+    cluster.ask(&["scancel", "--full", &stubborn]);
     let cancelled = cluster.submit(&["--nodelist=node1", "--signal=B:USR1@30"]);
     cluster.wait_for(&cancelled, "step 0 ");
     cluster.ask(&["scancel", "--full", &cancelled]);
     cluster.wait_for_state(&cancelled, "CANCELLED");
-    assert!(!cluster.log(&cancelled).contains("requeued"), "{}", cluster.log(&cancelled));
+    cluster.wait_for_state(&stubborn, "CANCELLED");
+    for job in [&cancelled, &stubborn] {
+        assert!(!cluster.log(job).contains("requeued"), "{}", cluster.log(job));
+    }
 }

@@ -170,7 +170,7 @@ fn ordinary_users_job_of_slurm_leaves_and_goes_on() {
     let scontrol = user.directory.path().join("scontrol");
     fs::write(&scontrol, "#!/bin/sh\necho JobId=1 JobState=RUNNING\n").unwrap();
     fs::set_permissions(&scontrol, fs::Permissions::from_mode(0o755)).unwrap();
-    let start = || {
+    let start = |count: &str| {
         let open = || OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let mut command = user.command("stasis");
         command.args(["slurm-run", "--unprivileged", "--state", text(&user.path("jobs")), "--"]);
@@ -180,15 +180,15 @@ fn ordinary_users_job_of_slurm_leaves_and_goes_on() {
             .arg(&weights);
         let path = format!("{}:{}", user.directory.path().display(), std::env::var("PATH").unwrap());
         command.env("PATH", path).env("SLURM_JOB_ID", "7").env("STASIS_DEVICE", "soft:gfx1100");
-        command.stdout(open()).stderr(open()).spawn().unwrap()
+        command.env("SLURM_RESTART_COUNT", count).stdout(open()).stderr(open()).spawn().unwrap()
     };
     let said = || fs::read_to_string(&log).unwrap_or_default();
-    let mut job = start();
+    let mut job = start("0");
     wait_until("some steps", || said().contains("step 20 "));
     let pid = nix::unistd::Pid::from_raw(job.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).unwrap();
     assert_eq!(job.wait().unwrap().code(), Some(75), "{}", said());
-    assert!(start().wait().unwrap().success(), "{}", said());
+    assert!(start("1").wait().unwrap().success(), "{}", said());
     assert_eq!(said().lines().filter(|line| line.starts_with("step ")).count(), 11, "{}", said());
     assert!(weights.exists());
 }

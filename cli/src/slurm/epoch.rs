@@ -7,10 +7,10 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::images::Image;
@@ -29,7 +29,7 @@ pub struct Claim {
     pub pid: u32,
     /// The inodes of the pipes that are the program's standard output and error.
     pub pipes: [u64; 2],
-    /// How often restores of the epoch's images have failed.
+    /// How many starts up to this one could restore no image, one after another.
     pub failed: u32,
 }
 
@@ -56,6 +56,19 @@ impl Epochs {
             .with_context(|| format!("Cannot make {}, the directory of this job", directory.display()))?;
         let directory =
             directory.canonicalize().with_context(|| format!("Cannot resolve {}", directory.display()))?;
+        // Whoever can write there can take away checkpoints, or end the job by a newer start.
+        for place in directory.ancestors().take(2) {
+            let found = fs::metadata(place).with_context(|| format!("Cannot look at {}", place.display()))?;
+            let (us, is_sticky) = (nix::unistd::geteuid().as_raw(), found.mode() & 0o1000 != 0);
+            ensure!(
+                [us, 0].contains(&found.uid())
+                    && (found.mode() & 0o022 == 0 || is_sticky && place != directory),
+                "{} belongs to user {} with mode {:o}: it has to be one that only user {us} can write (--state)",
+                place.display(),
+                found.uid(),
+                found.mode() & 0o7777
+            );
+        }
         Ok(Self { directory })
     }
 
@@ -83,14 +96,55 @@ impl Epochs {
         Ok(numbers.into_iter().map(|number| self.epoch(number)).collect())
     }
 
-    /// Whether the job was started again after `epoch`. What cannot be read is not known to be so.
+    /// Whether the job was started again after `epoch`, or has ended elsewhere and removed it. What cannot be read is not known to
+    /// be so.
     pub fn is_superseded(&self, epoch: &Epoch) -> bool {
-        self.numbers().is_ok_and(|numbers| numbers.iter().any(|number| *number > epoch.number))
+        let gone = |error: io::Error| error.kind() == ErrorKind::NotFound;
+        fs::symlink_metadata(&epoch.directory).is_err_and(gone)
+            || self.numbers().is_ok_and(|numbers| numbers.iter().any(|number| *number > epoch.number))
     }
 
-    /// Removes all of the job's.
+    /// Removes all of the job's. A start that looks for images meanwhile finds all of them or none.
     pub fn remove(&self) -> io::Result<()> {
-        fs::remove_dir_all(&self.directory)
+        let ended = self.beside("ended");
+        fs::rename(&self.directory, &ended)?;
+        fs::remove_dir_all(ended)
+    }
+
+    /// Removes the starts that `epoch` does not need: it has images of its own, or needs the newest before it that has some. What
+    /// cannot be removed is tried again after the next checkpoint.
+    pub fn tidy(&self, epoch: &Epoch) {
+        let (Ok(before), Ok(own)) = (self.before(epoch), epoch.images()) else { return };
+        let has_images = |earlier: &Epoch| earlier.images().is_ok_and(|images| !images.is_empty());
+        let first = match own.len() {
+            0 => return,
+            // The newest may be damaged.
+            1 => before.iter().position(has_images).map_or(0, |needed| needed + 1),
+            _ => 0,
+        };
+        for earlier in before.iter().skip(first) {
+            let _ = fs::remove_dir_all(&earlier.directory);
+        }
+    }
+
+    /// Puts aside what an earlier job of the same number has left; where.
+    pub fn put_aside(&self) -> Result<Option<PathBuf>> {
+        if self.numbers()?.is_empty() {
+            return Ok(None);
+        }
+        let aside = self.beside("before");
+        fs::rename(&self.directory, &aside)
+            .and_then(|()| fs::DirBuilder::new().mode(0o700).create(&self.directory))
+            .with_context(|| format!("Cannot put {} aside", self.directory.display()))?;
+        Ok(Some(aside))
+    }
+
+    /// A new name for the directory.
+    fn beside(&self, what: &str) -> PathBuf {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let mut name = self.directory.clone().into_os_string();
+        name.push(format!(".{what}-{}-{}", now.map_or(0, |now| now.as_millis()), std::process::id()));
+        name.into()
     }
 
     fn epoch(&self, number: u64) -> Epoch {
@@ -117,7 +171,8 @@ impl Epoch {
         let write = || -> io::Result<()> {
             fs::write(&new, serde_json::to_vec(claim)?)?;
             fs::File::open(&new)?.sync_all()?;
-            fs::rename(&new, &place)
+            fs::rename(&new, &place)?;
+            fs::File::open(&self.directory)?.sync_all()
         };
         write().with_context(|| format!("Cannot write {}", place.display()))
     }
@@ -130,13 +185,15 @@ impl Epoch {
     }
 
     /// Its images that are complete, the newest first.
-    pub fn images(&self) -> Vec<Image> {
+    pub fn images(&self) -> Result<Vec<Image>> {
         Image::of(&self.directory)
+            .with_context(|| format!("Cannot look for images in {}", self.directory.display()))
     }
 
     /// The place of its next image.
-    pub fn next_image(&self) -> PathBuf {
+    pub fn next_image(&self) -> Result<PathBuf> {
         Image::next(&self.directory)
+            .with_context(|| format!("Cannot look for images in {}", self.directory.display()))
     }
 }
 
@@ -174,6 +231,49 @@ mod tests {
         assert_eq!(epoch.claim().unwrap().failed, 2);
         fs::write(epoch.directory.join(CLAIM), "{").unwrap();
         assert!(epoch.claim().is_err());
+    }
+
+    #[test]
+    fn starts_that_are_not_needed_are_removed_and_one_whose_directory_is_gone_is_superseded() {
+        let directory = tempfile::tempdir().unwrap();
+        let epochs = Epochs::open(&directory.path().join("job")).unwrap();
+        let made: Vec<Epoch> = (0..4).map(|_| epochs.begin().unwrap()).collect();
+        let image = |epoch: &Epoch, number: u32| {
+            let image = epoch.directory.join(format!("image-{number}"));
+            fs::create_dir(&image).unwrap();
+            fs::write(image.join(stasis::criu::MANIFEST_FILE), "").unwrap();
+        };
+        let are_there = || made.iter().map(|epoch| epoch.directory.exists()).collect::<Vec<_>>();
+        [0, 1].iter().for_each(|&epoch| image(&made[epoch], 1));
+        epochs.tidy(&made[3]);
+        assert_eq!(are_there(), [true; 4]);
+        image(&made[3], 1);
+        epochs.tidy(&made[3]);
+        // The third has none; the second is for the case that the newest is damaged.
+        assert_eq!(are_there(), [false, true, true, true]);
+        image(&made[3], 2);
+        epochs.tidy(&made[3]);
+        assert_eq!(are_there(), [false, false, false, true]);
+        assert!(!epochs.is_superseded(&made[3]));
+        let aside = epochs.put_aside().unwrap().unwrap();
+        assert!(aside.join("epoch-4/image-2").exists() && epochs.is_superseded(&made[3]));
+        assert_eq!((epochs.put_aside().unwrap(), epochs.begin().unwrap().number), (None, 1));
+        epochs.remove().unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "what was put aside");
+    }
+
+    #[test]
+    fn directory_that_others_can_write_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        Epochs::open(&job).unwrap();
+        for (place, mode) in [(job.as_path(), 0o770), (job.as_path(), 0o1777), (directory.path(), 0o777)] {
+            let before = fs::metadata(place).unwrap().permissions();
+            fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            assert!(Epochs::open(&job).unwrap_err().to_string().contains("only user"), "{mode:o}");
+            fs::set_permissions(place, before).unwrap();
+        }
+        Epochs::open(&job).unwrap();
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! checkpoint: one that was killed at any moment before leaves a directory that is passed over.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use stasis::criu::MANIFEST_FILE;
@@ -22,23 +23,38 @@ pub struct Image {
 
 impl Image {
     /// Those in the directory of a start, the newest first.
-    pub fn of(epoch: &Path) -> Vec<Self> {
-        let complete =
-            numbers(epoch).into_iter().map(|number| Self { number, directory: place(epoch, number) });
-        complete.filter(|image| image.directory.join(MANIFEST_FILE).is_file()).collect()
+    ///
+    /// # Errors
+    /// What the directory cannot be read for: that is not the same as none.
+    pub fn of(epoch: &Path) -> io::Result<Vec<Self>> {
+        let mut complete = Vec::new();
+        for number in numbers(epoch)? {
+            let directory = place(epoch, number);
+            match fs::symlink_metadata(directory.join(MANIFEST_FILE)) {
+                Ok(manifest) if manifest.is_file() => complete.push(Self { number, directory }),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(complete)
     }
 
     /// Where the next one goes.
-    pub fn next(epoch: &Path) -> PathBuf {
-        place(epoch, numbers(epoch).first().copied().unwrap_or(0) + 1)
+    ///
+    /// # Errors
+    /// As [`Image::of`].
+    pub fn next(epoch: &Path) -> io::Result<PathBuf> {
+        Ok(place(epoch, numbers(epoch)?.first().copied().unwrap_or(0) + 1))
     }
 }
 
-/// Removes all but the newest images of a start, and what checkpoints have left that did not come about.
+/// Removes all but the newest images of a start, and what checkpoints have left that did not come about. What cannot be removed is
+/// tried again after the next checkpoint.
 pub fn tidy(epoch: &Path) {
-    let kept: Vec<u64> = Image::of(epoch).iter().take(KEPT).map(|image| image.number).collect();
-    for number in numbers(epoch).into_iter().filter(|number| !kept.contains(number)) {
-        // It is tried again after the next checkpoint.
+    let (Ok(complete), Ok(numbers)) = (Image::of(epoch), numbers(epoch)) else { return };
+    let kept: Vec<u64> = complete.iter().take(KEPT).map(|image| image.number).collect();
+    for number in numbers.into_iter().filter(|number| !kept.contains(number)) {
         let _ = fs::remove_dir_all(place(epoch, number));
     }
 }
@@ -48,12 +64,14 @@ fn place(epoch: &Path, number: u64) -> PathBuf {
 }
 
 /// Of all directories, the newest first.
-fn numbers(epoch: &Path) -> Vec<u64> {
-    let entries = fs::read_dir(epoch).into_iter().flatten().flatten();
+fn numbers(epoch: &Path) -> io::Result<Vec<u64>> {
     let number = |name: &str| name.strip_prefix(PREFIX)?.parse::<u64>().ok();
-    let mut numbers: Vec<u64> = entries.filter_map(|entry| number(entry.file_name().to_str()?)).collect();
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(epoch)? {
+        numbers.extend(entry?.file_name().to_str().and_then(number));
+    }
     numbers.sort_unstable_by(|a, b| b.cmp(a));
-    numbers
+    Ok(numbers)
 }
 
 #[cfg(test)]
@@ -64,7 +82,10 @@ mod tests {
     fn only_complete_images_count_and_two_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let epoch = directory.path();
-        assert_eq!((Image::of(epoch), Image::next(epoch)), (Vec::new(), epoch.join("image-1")));
+        assert_eq!(
+            (Image::of(epoch).unwrap(), Image::next(epoch).unwrap()),
+            (Vec::new(), epoch.join("image-1"))
+        );
         for number in [1, 2, 9, 10] {
             fs::create_dir(place(epoch, number)).unwrap();
             if number != 9 {
@@ -72,10 +93,11 @@ mod tests {
             }
         }
         fs::create_dir(place(epoch, 11)).unwrap();
-        let complete = || Image::of(epoch).iter().map(|image| image.number).collect::<Vec<_>>();
+        let complete = || Image::of(epoch).unwrap().iter().map(|image| image.number).collect::<Vec<_>>();
         assert_eq!(complete(), [10, 2, 1]);
-        assert_eq!(Image::next(epoch), epoch.join("image-12"));
+        assert_eq!(Image::next(epoch).unwrap(), epoch.join("image-12"));
         tidy(epoch);
-        assert_eq!(numbers(epoch), [10, 2]);
+        assert_eq!(numbers(epoch).unwrap(), [10, 2]);
+        assert!(Image::of(&epoch.join("nowhere")).is_err());
     }
 }

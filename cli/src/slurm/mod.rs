@@ -27,7 +27,7 @@ const STATE: &str = ".stasis-slurm";
 /// Arguments of `stasis slurm-run`.
 #[derive(Debug, Args)]
 pub struct SlurmArgs {
-    /// Where checkpoints of jobs are kept, a directory that all nodes see; .stasis-slurm below the one that the job was
+    /// Where checkpoints of jobs are kept, a directory that all nodes see; .stasis-slurm-UID below the one that the job was
     /// submitted from unless given.
     #[arg(long, value_name = "DIR", env = "STASIS_SLURM_STATE")]
     state: Option<PathBuf>,
@@ -52,10 +52,12 @@ pub struct SlurmArgs {
 /// # Errors
 /// This is no job of Slurm, the state directory cannot be used, or the program could be neither started nor restored.
 pub fn run(args: &SlurmArgs) -> Result<u8> {
-    let job = Job::of_environment()?;
+    let job = Job::of_environment(&args.command)?;
     let root = match &args.state {
         Some(root) => root.clone(),
-        None => PathBuf::from(std::env::var_os("SLURM_SUBMIT_DIR").unwrap_or_default()).join(STATE),
+        // Users may submit from one directory.
+        None => PathBuf::from(std::env::var_os("SLURM_SUBMIT_DIR").unwrap_or_default())
+            .join(format!("{STATE}-{}", nix::unistd::geteuid())),
     };
     work::run(args, &job, &root)
 }

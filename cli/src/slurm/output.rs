@@ -58,7 +58,7 @@ impl Output {
     }
 
     /// Waits until all is passed on, for a while.
-    pub fn finish(self) {
+    pub fn finish(&self) {
         let deadline = Instant::now() + LAST_WORDS;
         for _ in 0..2 {
             if self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {

@@ -5,13 +5,15 @@
 //! collected only while no command of its own is under way.
 
 use std::cell::Cell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
@@ -20,11 +22,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde::Deserialize;
+use stasis::checkpoint::Metadata;
+use stasis::image::Image;
 
 use super::output::{Output, Pipes};
 
 /// What shells add to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
+/// TIMEOUT: how long processes that were killed may take to end.
+const ENDING: Duration = Duration::from_secs(10);
+/// How often they are looked at.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A program that runs.
 #[derive(Debug)]
@@ -75,7 +83,8 @@ impl Program {
         let (output, pipes) = Output::begin()?;
         let mut restore = own("restore")?;
         restore.arg("--json").arg(from.image);
-        for (index, device) in from.devices.iter().enumerate() {
+        // Of a program with fewer agents than the job has GPUs, the first ones.
+        for (index, device) in from.devices.iter().take(agents(from.image)).enumerate() {
             restore.arg("--map").arg(format!("{index}={device}"));
         }
         for (end, inode) in pipes.ends.iter().zip(from.pipes) {
@@ -140,11 +149,24 @@ impl Program {
         }
     }
 
-    /// Ends it and all processes of its session.
+    /// Ends it and all processes that came of it, whichever groups and sessions they are in: this process inherits them.
     pub fn kill(&self) {
-        // It leads its session, but its process group only as long as it wants to.
-        let _ = signal(-self.pid, Signal::SIGKILL);
-        let _ = signal(self.pid, Signal::SIGKILL);
+        let deadline = Instant::now() + ENDING;
+        while Instant::now() < deadline {
+            // It may end at any moment.
+            self.look();
+            let own = std::process::id().cast_signed();
+            let children: Vec<i32> =
+                stasis_criu_foreign::members(own).into_iter().filter(|pid| *pid != own).collect();
+            if children.is_empty() {
+                return;
+            }
+            for child in children {
+                let _ = signal(child, Signal::SIGKILL);
+            }
+            self.collect_others();
+            sleep(LOOK);
+        }
     }
 
     /// Passes a signal on.
@@ -153,7 +175,7 @@ impl Program {
     }
 
     /// Waits until what it wrote is passed on.
-    pub fn finish(self) {
+    pub fn finish(&self) {
         self.output.finish();
     }
 }
@@ -168,9 +190,34 @@ pub fn signal(pid: i32, signal: Signal) -> io::Result<()> {
     Ok(kill(Pid::from_raw(pid), signal)?)
 }
 
+/// The agents of the one process with a runtime that an image is of; none where there are several, each with its own, or no runtime.
+fn agents(image: &Path) -> usize {
+    let entries = std::fs::read_dir(image).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut runtimes = entries.filter(|path| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        name.starts_with("runtime-") && name.ends_with(".img")
+    });
+    match (runtimes.next(), runtimes.next()) {
+        (Some(path), None) => {
+            let metadata = Image::open(&path).and_then(|image| image.metadata::<Metadata>());
+            metadata.map_or(0, |metadata| metadata.agents.len())
+        }
+        _ => 0,
+    }
+}
+
+/// A program that does not get the SIGTERM that Slurm sends to all processes of a job: this process decides what it means. SIGINT
+/// ends it.
+pub fn shielded(program: &OsStr) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--block-signal=TERM", "--"]).arg(program);
+    command
+}
+
 /// Another command of this program.
 fn own(verb: &str) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("Cannot find this program's own path")?);
+    let program = std::env::current_exe().context("Cannot find this program's own path")?;
+    let mut command = shielded(program.as_os_str());
     command.arg(verb);
     Ok(command)
 }

@@ -4,6 +4,7 @@
 //! INVARIANT: the job is handed back to Slurm (requeued) only after its checkpoint is complete and its program gone, or when an
 //! earlier checkpoint has to do; so no program runs twice from one checkpoint by this command's doing.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -35,8 +36,10 @@ const SUPERSEDED: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 3;
 /// What is waited in between.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often a job is given to another node because none of its images could be restored.
-const FAILED_NODES: u32 = 3;
+/// How many starts in a row may fail to restore any image.
+const FAILED_STARTS: u32 = 3;
+/// TIMEOUT: how much sooner than this process the program may end by a signal that both were sent.
+const SAME_SIGNAL: Duration = Duration::from_millis(200);
 
 /// A job at work.
 struct Work<'a> {
@@ -46,6 +49,8 @@ struct Work<'a> {
     epoch: Epoch,
     words: Words,
     program: Program,
+    /// Whether Slurm has sent what it also sends to jobs that are cancelled.
+    ends: Cell<bool>,
 }
 
 /// How a checkpoint went.
@@ -61,10 +66,19 @@ pub fn run(args: &SlurmArgs, job: &Job, root: &Path) -> Result<u8> {
     let words = Words::listen()?;
     set_child_subreaper(true).context("Cannot become the parent of restored processes")?;
     let epochs = Epochs::open(&root.join(&job.key))?;
+    if job.is_first_start
+        && let Some(aside) = epochs.put_aside()?
+    {
+        say(
+            job,
+            format_args!("was another one's number before, whose checkpoints are in {}", aside.display()),
+        );
+    }
     let epoch = epochs.begin()?;
     let devices = job.devices();
     let mut claim = Claim { node: job.node.clone(), pid: std::process::id(), ..Claim::default() };
-    let program = match restore(job, &epochs, &epoch, devices.as_deref().unwrap_or_default())? {
+    let restoring = Restoring { job, epochs: &epochs, epoch: &epoch, words: &words };
+    let program = match restoring.restore(devices.as_deref().unwrap_or_default(), &mut claim)? {
         Origin::Image(program, pipes) => {
             claim.pipes = pipes;
             program
@@ -79,7 +93,7 @@ pub fn run(args: &SlurmArgs, job: &Job, root: &Path) -> Result<u8> {
         }
     };
     epoch.note(&claim).inspect_err(|_| program.kill())?;
-    Work { args, job, epochs, epoch, words, program }.last()
+    Work { args, job, epochs, epoch, words, program, ends: Cell::new(false) }.last()
 }
 
 /// Where a program comes from.
@@ -87,46 +101,87 @@ enum Origin {
     Beginning,
     /// An image; the inodes of its pipes.
     Image(Program, [u64; 2]),
-    /// It cannot be restored here, and was given to another node.
+    /// It cannot be restored here, and was given back to Slurm.
     Elsewhere,
 }
 
-/// Restores the newest image that can be restored.
-fn restore(job: &Job, epochs: &Epochs, epoch: &Epoch, devices: &[u32]) -> Result<Origin> {
-    let mut failures = Vec::new();
-    for earlier in epochs.before(epoch)? {
-        let images = earlier.images();
-        if images.is_empty() {
-            continue;
-        }
-        let claim = earlier.claim()?;
-        for Image { directory, .. } in &images {
-            let from = From { image: directory, pipes: claim.pipes, devices };
-            match Program::restore(from) {
-                Ok((program, pipes)) => {
-                    say(job, format_args!("goes on from {}", directory.display()));
-                    return Ok(Origin::Image(program, pipes));
-                }
+/// A start that looks for images.
+struct Restoring<'a> {
+    job: &'a Job,
+    epochs: &'a Epochs,
+    epoch: &'a Epoch,
+    words: &'a Words,
+}
+
+impl Restoring<'_> {
+    /// Restores the newest image that can be restored. How many starts have failed to is noted in `claim`.
+    fn restore(&self, devices: &[u32], claim: &mut Claim) -> Result<Origin> {
+        let job = self.job;
+        let before = self.epochs.before(self.epoch)?;
+        let mut newest_error = None;
+        for earlier in &before {
+            let images = earlier.images()?;
+            if images.is_empty() {
+                continue;
+            }
+            let found = match earlier.claim() {
+                Ok(found) => found,
                 Err(error) => {
-                    say(job, format_args!("cannot be restored from {}: {error:#}", directory.display()));
-                    failures.push((earlier.clone(), claim.clone(), error));
+                    say(job, format_args!("has checkpoints that cannot be used: {error:#}"));
+                    newest_error.get_or_insert(error);
+                    continue;
+                }
+            };
+            for Image { directory, .. } in &images {
+                let from = From { image: directory, pipes: found.pipes, devices };
+                match Program::restore(from) {
+                    Ok((program, pipes)) => {
+                        say(job, format_args!("goes on from {}", directory.display()));
+                        return Ok(Origin::Image(program, pipes));
+                    }
+                    Err(error) => {
+                        say(job, format_args!("cannot be restored from {}: {error:#}", directory.display()));
+                        // What Slurm sends may have ended the restore: an older image is not wanted for that.
+                        if let Some(word) = self.words.within(Duration::ZERO) {
+                            return self.give_back(word);
+                        }
+                        newest_error.get_or_insert(error);
+                    }
                 }
             }
         }
+        let Some(error) = newest_error else { return Ok(Origin::Beginning) };
+        // The last start has noted it, if it came so far.
+        let failed_before =
+            before.iter().find_map(|earlier| earlier.claim().ok()).map_or(0, |claim| claim.failed);
+        claim.failed = failed_before + 1;
+        self.epoch.note(claim)?;
+        if claim.failed < FAILED_STARTS && !self.epochs.is_superseded(self.epoch) && requeue(job) {
+            say(
+                job,
+                format_args!(
+                    "is given back ({} of {FAILED_STARTS} starts could not restore it)",
+                    claim.failed
+                ),
+            );
+            return Ok(Origin::Elsewhere);
+        }
+        Err(error.context(format!(
+            "Job {} could not be restored from any image, which are kept: mend what is said below, then `scontrol requeue {}`",
+            job.id, job.id
+        )))
     }
-    let Some((earlier, claim, error)) = failures.into_iter().next() else { return Ok(Origin::Beginning) };
-    let failed = claim.failed + 1;
-    earlier.note(&Claim { failed, ..claim })?;
-    if failed < FAILED_NODES && !epochs.is_superseded(epoch) && requeue(job) {
-        say(job, format_args!("is given to another node ({failed} of {FAILED_NODES} could not restore it)"));
-        return Ok(Origin::Elsewhere);
+
+    /// The job has to leave before it was there.
+    fn give_back(&self, word: Word) -> Result<Origin> {
+        if word == Word::End && is_cancelled(self.job) {
+            bail!("Job {} is cancelled while it is restored; its checkpoints are kept", self.job.id);
+        }
+        if !self.epochs.is_superseded(self.epoch) && requeue(self.job) {
+            say(self.job, "has to leave while it is restored, and is requeued");
+        }
+        Ok(Origin::Elsewhere)
     }
-    Err(error.context(format!(
-        "Job {} could not be restored from any image in {}, which are kept: mend what is said below, then `scontrol requeue {}`",
-        job.id,
-        earlier.directory.display(),
-        job.id
-    )))
 }
 
 /// What the program's environment has beyond this one's.
@@ -138,6 +193,14 @@ fn settings(job: &Job, devices: Option<&[u32]>) -> Vec<(&'static str, String)> {
     }
     settings.retain(|(name, _)| std::env::var_os(name).is_none());
     settings
+}
+
+/// Whether the job is not to start again. One that cannot be asked about is kept.
+fn is_cancelled(job: &Job) -> bool {
+    job.is_cancelled().unwrap_or_else(|error| {
+        say(job, format_args!("is taken for one that goes on: {error:#}"));
+        false
+    })
 }
 
 /// Has Slurm start the job again, whatever it takes; whether it will.
@@ -167,21 +230,18 @@ impl Work<'_> {
         let mut looked = Instant::now();
         let mut waiting = None;
         loop {
-            let word = waiting.take().or_else(|| self.words.within(LOOK));
-            if let Life::Ended(code) = self.program.look() {
-                return self.end(code);
-            }
+            let word = waiting.take().or_else(|| self.hear(LOOK));
             if looked.elapsed() >= SUPERSEDED {
                 looked = Instant::now();
-                if self.epochs.is_superseded(&self.epoch) {
-                    self.program.kill();
-                    bail!("Job {} was started again elsewhere: it is ended here", self.job.id);
-                }
+                self.end_if_superseded()?;
+            }
+            if let Life::Ended(code) = self.program.look() {
+                return self.end(code, word);
             }
             match word {
                 None => {}
                 Some(Word::Interrupt) => self.program.tell(Signal::SIGINT),
-                Some(word) if self.is_cancelled(word) => {
+                Some(Word::End) if is_cancelled(self.job) => {
                     say(self.job, "is cancelled");
                     self.program.tell(Signal::SIGTERM);
                 }
@@ -193,7 +253,7 @@ impl Work<'_> {
             }
             if next.is_some_and(|next| Instant::now() >= next) {
                 match self.checkpoint(true) {
-                    Ok(Taken::Complete) => images::tidy(&self.epoch.directory),
+                    Ok(Taken::Complete) => self.tidy(),
                     Ok(Taken::Interrupted(word)) => waiting = Some(word),
                     // The loop tells how.
                     Err(_) if self.program.look() != Life::Runs => {}
@@ -205,21 +265,47 @@ impl Work<'_> {
         }
     }
 
-    /// Whether the word means that the job is not to start again.
-    fn is_cancelled(&self, word: Word) -> bool {
-        // Slurm's configuration, or the user, has asked for the other signal: it never cancels by that.
-        word == Word::End
-            && self.job.is_cancelled().unwrap_or_else(|error| {
-                say(self.job, format_args!("is taken for one that goes on: {error:#}"));
-                false
-            })
+    /// A word, if one comes within this time.
+    fn hear(&self, time: Duration) -> Option<Word> {
+        let word = self.words.within(time);
+        self.ends.set(self.ends.get() || word == Some(Word::End));
+        word
     }
 
-    /// The program has ended by itself.
-    fn end(self, code: u8) -> Result<u8> {
+    fn tidy(&self) {
+        images::tidy(&self.epoch.directory);
+        if !self.epochs.is_superseded(&self.epoch) {
+            self.epochs.tidy(&self.epoch);
+        }
+    }
+
+    /// Ends the program if the job goes on elsewhere.
+    fn end_if_superseded(&self) -> Result<()> {
+        if self.epochs.is_superseded(&self.epoch) {
+            self.program.kill();
+            bail!("Job {} was started again elsewhere: it is ended here", self.job.id);
+        }
+        Ok(())
+    }
+
+    /// The program has ended by itself, or by a signal that all processes of the job were sent.
+    fn end(self, code: u8, mut word: Option<Word>) -> Result<u8> {
         self.program.finish();
+        // It may have been faster than this process.
+        word = word.or_else(|| self.hear(SAME_SIGNAL));
+        self.end_if_superseded()?;
+        // By SIGTERM a program may end well, and not be complete.
+        let was_told = self.ends.get() || word == Some(Word::End);
+        if was_told && !is_cancelled(self.job) {
+            if self.has_image()? && requeue(self.job) {
+                say(self.job, "was ended by Slurm's signal, and goes on from its last checkpoint");
+                return Ok(LEFT);
+            }
+            return Ok(code);
+        }
         // What was checkpointed is of use only if the program may be tried again.
         if code == 0
+            && !was_told
             && let Err(error) = self.epochs.remove()
         {
             say(self.job, format_args!("is complete, but its images could not be removed: {error}"));
@@ -227,8 +313,20 @@ impl Work<'_> {
         Ok(code)
     }
 
+    /// Whether there is anything that the job could go on from.
+    fn has_image(&self) -> Result<bool> {
+        let mut all = vec![self.epoch.clone()];
+        all.extend(self.epochs.before(&self.epoch)?);
+        for epoch in all {
+            if !epoch.images()?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Checkpoints the program and has Slurm start the job elsewhere; answers the job's exit status, or nothing if the program runs
-    /// on because it could not be checkpointed and never was.
+    /// on because it could not be checkpointed and never was, or has ended.
     fn leave(&self) -> Result<Option<u8>> {
         say(self.job, "is asked to leave");
         let mut is_complete = false;
@@ -238,23 +336,19 @@ impl Work<'_> {
                     is_complete = true;
                     break;
                 }
+                // The loop tells how.
+                Err(_) if self.program.look() != Life::Runs => return Ok(None),
                 Err(error) => {
                     say(
                         self.job,
                         format_args!("is not checkpointed (attempt {attempt} of {ATTEMPTS}): {error:#}"),
                     );
-                    if self.program.look() != Life::Runs {
-                        // The loop tells how.
-                        return Ok(None);
-                    }
                     sleep(PAUSE);
                 }
             }
         }
         if !is_complete {
-            let has_image = !self.epoch.images().is_empty()
-                || self.epochs.before(&self.epoch)?.iter().any(|epoch| !epoch.images().is_empty());
-            if !has_image {
+            if !self.has_image()? {
                 say(self.job, "runs on as long as it may: there is no checkpoint that it could go on from");
                 return Ok(None);
             }
@@ -264,14 +358,20 @@ impl Work<'_> {
         while self.program.look() == Life::Runs {
             sleep(LOOK);
         }
-        images::tidy(&self.epoch.directory);
+        // Slurm ends this process once the job is requeued.
+        self.program.finish();
+        self.tidy();
         if self.epochs.is_superseded(&self.epoch) {
             bail!("Job {} was started again elsewhere: it is not requeued from here", self.job.id);
         }
-        if requeue(self.job) {
-            say(self.job, format_args!("is in {} and requeued", self.epoch.directory.display()));
+        let directory = self.epoch.directory.display();
+        // Somebody may have cancelled it meanwhile.
+        while self.hear(Duration::ZERO).is_some() {}
+        if self.ends.get() && is_cancelled(self.job) {
+            say(self.job, format_args!("is cancelled; its checkpoint is in {directory}"));
+        } else if requeue(self.job) {
+            say(self.job, format_args!("is in {directory} and requeued"));
         } else {
-            let directory = self.epoch.directory.display();
             say(self.job, format_args!("is in {directory}: `scontrol requeue {}` has it go on", self.job.id));
         }
         Ok(Some(LEFT))
@@ -279,16 +379,34 @@ impl Work<'_> {
 
     /// Checkpoints the program; it runs on afterwards, or is gone. One after which it runs on is given up when Slurm sends a word.
     fn checkpoint(&self, runs_on: bool) -> Result<Taken> {
+        let images = self.epoch.images()?;
+        let Some(parent) = images.first().filter(|image| has_parents(&image.directory)) else {
+            return self.checkpoint_upon(runs_on, None);
+        };
+        // The earlier image may be of processes that have ended, or damaged, or its file system may have no links.
+        match self.checkpoint_upon(runs_on, Some(parent)) {
+            Err(error) if self.program.look() == Life::Runs => {
+                say(
+                    self.job,
+                    format_args!("is checkpointed whole: upon {}: {error:#}", parent.directory.display()),
+                );
+                self.checkpoint_upon(runs_on, None)
+            }
+            taken => taken,
+        }
+    }
+
+    fn checkpoint_upon(&self, runs_on: bool, parent: Option<&Image>) -> Result<Taken> {
         let mut options: Vec<OsString> = self.args.criu.arguments().into_iter().map(OsString::from).collect();
         options.push(format!("--deadline-ms={}", self.args.deadline_ms).into());
         let wanted = [("--leave-running", runs_on), ("--preempt", self.args.preempt)];
         options.extend(wanted.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(name, _)| name.into()));
-        if let Some(parent) = self.epoch.images().first().filter(|image| has_parents(&image.directory)) {
-            options.extend(["--parent".into(), parent.directory.clone().into_os_string()]);
-        }
+        options.extend(
+            parent.into_iter().flat_map(|parent| ["--parent".into(), parent.directory.clone().into()]),
+        );
         let mut errors = tempfile::tempfile().context("Cannot make a file for messages")?;
         let said = errors.try_clone().context("Cannot make a file for messages")?;
-        let mut child = self.program.checkpoint(&self.epoch.next_image(), &options, said)?;
+        let mut child = self.program.checkpoint(&self.epoch.next_image()?, &options, said)?;
         let (status, word) = self.wait(&mut child, runs_on)?;
         let mut text = Vec::new();
         errors.rewind().and_then(|()| errors.read_to_end(&mut text)).context("Cannot read messages")?;
@@ -305,12 +423,12 @@ impl Work<'_> {
             if let Some(status) = child.try_wait().context("Cannot wait for stasis checkpoint")? {
                 return Ok((status, word));
             }
-            match self.words.within(LOOK) {
+            match self.hear(LOOK) {
                 Some(Word::Interrupt) => self.program.tell(Signal::SIGINT),
                 Some(new) if gives_up && word.is_none() => {
                     word = Some(new);
                     // It undoes what it has done; the program runs on.
-                    let _ = program::signal(child.id().cast_signed(), Signal::SIGTERM);
+                    let _ = program::signal(child.id().cast_signed(), Signal::SIGINT);
                 }
                 _ => {}
             }

@@ -12,13 +12,14 @@ use std::path::PathBuf;
 /// Slurm 22.05.
 const SUITE: apt::Suite = apt::Suite::named("bookworm");
 /// Slurm's, and the libraries that few machines have. What else they need is on every machine with a compiler.
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 10] = [
     "slurmctld",
     "slurmd",
     "slurm-client",
     "slurm-wlm-basic-plugins",
     "libhwloc15",
     "liblua5.1-0",
+    "munge",
     "libmunge2",
     "libjson-c5",
     "libyaml-0-2",
@@ -49,7 +50,8 @@ pub fn find_or_install(private: &Path) -> Result<PathBuf> {
 fn write_programs(prefix: &Path) -> Result<()> {
     let daemons = DAEMONS.map(|name| (format!("sbin/{name}"), format!("usr/sbin/{name}-wlm"), name));
     let clients = CLIENTS.map(|name| (format!("bin/{name}"), format!("usr/bin/{name}"), name));
-    for (place, program, name) in daemons.into_iter().chain(clients) {
+    let munged = [("sbin/munged".to_owned(), "usr/sbin/munged".to_owned(), "munged")];
+    for (place, program, name) in daemons.into_iter().chain(clients).chain(munged) {
         let text = format!(
             "#!/bin/sh\nroot=$(cd \"${{0%/*}}/../root\" && pwd -P) || exit\nlib=\"$root/{LIBRARIES}\"\n\
              exec /lib64/ld-linux-x86-64.so.2 --library-path \"$lib/slurm-wlm:$lib\" --argv0 {name} \"$root/{program}\" \"$@\"\n"
