@@ -74,7 +74,8 @@ class Job:
                 subprocess.Popen(
                     words,
                     cwd=program.parent,
-                    env={**os.environ, "STASIS_DEVICE": "soft:gfx1100", **more},
+                    # Not the other tests' machine, which has two devices.
+                    env={**os.environ, "STASIS_DEVICE": "soft:gfx1100", "STASIS_SOFTGPU_INSTANCE": f"ranks-{os.getpid()}", **more},
                     pass_fds=[theirs.fileno()],
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

@@ -64,6 +64,8 @@ def test_actor_on_another_node_goes_on_with_what_was_learnt(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "STASIS_DEVICE": "soft:gfx1100", "RAY_AUTH_MODE": "disabled", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    # Not the other tests' machine, which has two devices.
+    environment["STASIS_SOFTGPU_INSTANCE"] = f"ray-{os.getpid()}"
     environment |= {"HOME": str(tmp_path), "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(EXAMPLE)}
     done = subprocess.run(
         [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
