@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit as _atexit
 import os as _os
 
-from . import _programs
+from . import _notebook, _programs
 from ._restore import checkpoint, on_restore
 from ._stasis import (
     Buffer,
@@ -46,6 +46,7 @@ from ._stasis import (
 )
 
 _programs.announce()
+_notebook.outlive_parent()
 _os.register_at_fork(after_in_child=_forked)
 _atexit.register(_pass_on_prints)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Callable, Literal, TypeVar
 
-from . import _stasis
+from . import _notebook, _stasis
 from ._progress import Progress
 
 _Callback = TypeVar("_Callback", bound=Callable[[], object])
@@ -66,6 +66,8 @@ def checkpoint(
         The process was not checkpointed; the text says why. It runs on.
     """
     path = os.fspath(directory)
+    # The kernel may have begun to look at its parent since this package was imported.
+    _notebook.outlive_parent()
     shown = Progress(path, progress)
     try:
         with shown:

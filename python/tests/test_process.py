@@ -66,7 +66,8 @@ def test_forked_child_leaves_its_parents_device_alone(run, program):
 EARLY = """
 import os, stasis
 pid = os.fork()
-print(stasis.Buffer.from_numpy(stasis.Device(0), [1, 2]).numpy(), flush=True)
+# In one piece: both may write at once.
+os.write(1, f"{stasis.Buffer.from_numpy(stasis.Device(0), [1, 2]).numpy()}\\n".encode())
 if pid:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
