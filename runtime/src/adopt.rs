@@ -9,8 +9,9 @@ use std::collections::btree_map::Entry;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use stasis_protocol::Stopped;
 
 use crate::checkpoint::{
     CheckpointError, CheckpointOptions, CheckpointReport, IMAGE_FILE, Metadata, Mode, RestoreOptions, resume,
@@ -19,15 +20,13 @@ use crate::context::device::flags;
 use crate::context::error::{AllocError, CopyError};
 use crate::context::memory::request::Request;
 use crate::context::registry::state::{BoKind, BoRole, BoState, Label};
-use crate::image::{ChunkBuffer, Image, ImageError};
+use crate::image::{Image, ImageError, Limit, for_each};
 use crate::pool::{Buffer, Pool};
 use crate::runtime::Runtime;
 
 /// Bytes that a label, and its layout, may have.
 const LABEL_BYTES: usize = 255;
 const LAYOUT_BYTES: usize = 4096;
-/// Threads that read an image at most: more do not read faster.
-const THREADS: usize = 8;
 
 /// A label was not given.
 #[derive(Debug, thiserror::Error)]
@@ -230,21 +229,13 @@ impl Runtime {
     ) -> Result<CheckpointReport, CheckpointError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         let act = "make the directory of the image";
-        made.and_then(|()| directory.canonicalize())
-            .map_err(|source| CheckpointError::System { act, source })
-            .and_then(|directory| {
-                self.lock(Mode::Drain, lock_deadline)?;
-                match self.checkpoint_with(&directory, options) {
-                    Ok(report) => resume(self.context(), &RestoreOptions::default()).map(|_| report),
-                    Err(error) => {
-                        // It stays locked where even that fails, and the error tells of the first failure.
-                        if let Err(error) = self.unlock() {
-                            tracing::error!(target: "checkpoint", %error, "a failed save left the gate shut");
-                        }
-                        Err(error)
-                    }
-                }
-            })
+        let directory = made
+            .and_then(|()| directory.canonicalize())
+            .map_err(|source| CheckpointError::System { act, source })?;
+        self.lock(Mode::Drain, lock_deadline)?;
+        let report = self.checkpoint_with(&directory, options).inspect_err(|_| self.unlock_again())?;
+        resume(self.context(), &RestoreOptions::default())?;
+        Ok(report)
     }
 
     /// Takes over the labelled buffers of an image, at the addresses that they had, with their contents, each part checked against
@@ -360,41 +351,25 @@ enum FillError {
     Copy(String, CopyError),
 }
 
-/// Brings the chunks of those extents that have a buffer into it, by several threads. What has no chunk is zero, as new memory is.
+impl From<Stopped> for FillError {
+    fn from(stopped: Stopped) -> Self {
+        Self::Image(ImageError::Stopped(stopped))
+    }
+}
+
+/// Brings the chunks of those extents that have a buffer into it. What has no chunk is zero, as new memory is.
 fn fill(image: &Image, buffers: &[Option<(String, Buffer)>]) -> Result<(), FillError> {
-    let all = image.chunks().iter().enumerate();
-    let wanted: Vec<usize> = all
-        .filter(|(_, chunk)| buffers.get(chunk.extent as usize).is_some_and(Option::is_some))
-        .map(|(index, _)| index)
-        .collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).clamp(1, THREADS);
-    let share = wanted.len().div_ceil(threads).max(1);
-    let has_failed = AtomicBool::new(false);
-    let bring = |part: &[usize]| -> Result<(), FillError> {
-        let mut chunk_buffer = ChunkBuffer::default();
-        for &index in part {
-            if has_failed.load(Ordering::Relaxed) {
-                break;
-            }
-            let chunk = &image.chunks()[index];
-            let Some(Some((label, buffer))) = buffers.get(chunk.extent as usize) else { continue };
-            let mut copied = Ok(());
-            let read =
-                image.read_chunk(index, &mut chunk_buffer, |bytes| copied = put(buffer, chunk.offset, bytes));
-            read.map_err(FillError::Image)
-                .and_then(|()| copied.map_err(|error| FillError::Copy(label.clone(), error)))
-                .inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let parts: Vec<_> = wanted.chunks(share).map(|part| scope.spawn(|| bring(part))).collect();
-        let end = |part: std::thread::ScopedJoinHandle<'_, Result<(), FillError>>| {
-            part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        // All have ended before the first failure is told.
-        let ended: Vec<Result<(), FillError>> = parts.into_iter().map(end).collect();
-        ended.into_iter().collect()
+    let chunks = image.chunks();
+    let of = |index: usize| buffers.get(chunks[index].extent as usize)?.as_ref();
+    let wanted: Vec<usize> = (0..chunks.len()).filter(|&index| of(index).is_some()).collect();
+    for_each(wanted.len(), 1, &Limit::none(), |n, chunk_buffer| {
+        let index = wanted[n];
+        let Some((label, buffer)) = of(index) else { return Ok(()) };
+        let mut copied = Ok(());
+        image
+            .read_chunk(index, chunk_buffer, |bytes| copied = put(buffer, chunks[index].offset, bytes))
+            .map_err(FillError::Image)?;
+        copied.map_err(|error| FillError::Copy(label.clone(), error))
     })
 }
 

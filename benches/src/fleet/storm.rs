@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! All nodes are restored at once: after a power failure, or of one image for a service. When is which of them at work?
 //!
-//! Whoever reads has an equal share of what the sources give, and at most what its own network or its cores take. So all that read are equal,
+//! Every node that reads has an equal share of what the sources give, and at most what its own network or its cores take. So all are equal,
 //! and the simulation goes from one end of a transfer to the next.
 
 use super::site::{Site, Software};
 
-/// Who may read when, and from whom.
+/// Which nodes read at a time, and from where.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
     /// Everybody at once, each its own contents.

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::images::Image;
+use super::images::{Image, numbered};
 
 const PREFIX: &str = "epoch-";
-/// Who has an epoch, and what a restore of its images needs to know.
+/// The file of an epoch that names the start that made it, and has what a restore of its images needs.
 const CLAIM: &str = "claim.json";
 
 /// What a start leaves for those after it.
@@ -56,7 +56,7 @@ impl Epochs {
             .with_context(|| format!("Cannot make {}, the directory of this job", directory.display()))?;
         let directory =
             directory.canonicalize().with_context(|| format!("Cannot resolve {}", directory.display()))?;
-        // Whoever can write there can take away checkpoints, or end the job by a newer start.
+        // A user who can write there can remove checkpoints, or end the job by a newer epoch.
         for place in directory.ancestors().take(2) {
             let found = fs::metadata(place).with_context(|| format!("Cannot look at {}", place.display()))?;
             let (us, is_sticky) = (nix::unistd::geteuid().as_raw(), found.mode() & 0o1000 != 0);
@@ -75,7 +75,7 @@ impl Epochs {
     /// Begins a new one.
     pub fn begin(&self) -> Result<Epoch> {
         loop {
-            let number = self.numbers()?.into_iter().max().unwrap_or(0) + 1;
+            let number = self.numbers()?.first().copied().unwrap_or(0) + 1;
             let epoch = self.epoch(number);
             match fs::DirBuilder::new().mode(0o700).create(&epoch.directory) {
                 Ok(()) => return Ok(epoch),
@@ -92,7 +92,6 @@ impl Epochs {
     pub fn before(&self, epoch: &Epoch) -> Result<Vec<Epoch>> {
         let mut numbers = self.numbers()?;
         numbers.retain(|number| *number < epoch.number);
-        numbers.sort_unstable_by(|a, b| b.cmp(a));
         Ok(numbers.into_iter().map(|number| self.epoch(number)).collect())
     }
 
@@ -151,21 +150,14 @@ impl Epochs {
         Epoch { number, directory: self.directory.join(format!("{PREFIX}{number}")) }
     }
 
+    /// The highest first.
     fn numbers(&self) -> Result<Vec<u64>> {
-        let read = || -> io::Result<Vec<u64>> {
-            let mut numbers = Vec::new();
-            for entry in fs::read_dir(&self.directory)? {
-                let name = entry?.file_name();
-                numbers.extend(name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok()));
-            }
-            Ok(numbers)
-        };
-        read().with_context(|| format!("Cannot read {}", self.directory.display()))
+        numbered(&self.directory, PREFIX).with_context(|| format!("Cannot read {}", self.directory.display()))
     }
 }
 
 impl Epoch {
-    /// Writes who has it, all or nothing.
+    /// Writes its claim, all or nothing.
     pub fn note(&self, claim: &Claim) -> Result<()> {
         let (place, new) = (self.directory.join(CLAIM), self.directory.join(format!("{CLAIM}.new")));
         let write = || -> io::Result<()> {
@@ -177,7 +169,7 @@ impl Epoch {
         write().with_context(|| format!("Cannot write {}", place.display()))
     }
 
-    /// Who has it.
+    /// Its claim.
     pub fn claim(&self) -> Result<Claim> {
         let place = self.directory.join(CLAIM);
         let text = fs::read(&place).with_context(|| format!("Cannot read {}", place.display()))?;

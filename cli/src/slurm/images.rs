@@ -40,6 +40,14 @@ impl Image {
         Ok(complete)
     }
 
+    /// The files of its processes with a runtime; of one that was made under `stasis run` there are none.
+    pub fn runtimes(directory: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let is_runtime = |name: &str| name.starts_with("runtime-") && name.ends_with(".img");
+        let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_runtime));
+        named.map(|entry| entry.path()).collect()
+    }
+
     /// Where the next one goes.
     ///
     /// # Errors
@@ -65,9 +73,14 @@ fn place(epoch: &Path, number: u64) -> PathBuf {
 
 /// Of all directories, the newest first.
 fn numbers(epoch: &Path) -> io::Result<Vec<u64>> {
-    let number = |name: &str| name.strip_prefix(PREFIX)?.parse::<u64>().ok();
+    numbered(epoch, PREFIX)
+}
+
+/// The numbers behind this prefix in the names in a directory, the highest first.
+pub fn numbered(directory: &Path, prefix: &str) -> io::Result<Vec<u64>> {
+    let number = |name: &str| name.strip_prefix(prefix)?.parse::<u64>().ok();
     let mut numbers = Vec::new();
-    for entry in fs::read_dir(epoch)? {
+    for entry in fs::read_dir(directory)? {
         numbers.extend(entry?.file_name().to_str().and_then(number));
     }
     numbers.sort_unstable_by(|a, b| b.cmp(a));

@@ -23,8 +23,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde::Deserialize;
 use stasis::checkpoint::Metadata;
-use stasis::image::Image;
 
+use super::images::Image;
 use super::output::{Output, Pipes};
 
 /// What shells add to the number of the signal that ended a program.
@@ -132,7 +132,7 @@ impl Program {
             Ok(WaitStatus::Signaled(_, signal, _)) => {
                 Some(u8::try_from(BY_SIGNAL + signal as i32).unwrap_or(1))
             }
-            // Somebody else has waited for it.
+            // Its exit status was taken by another wait.
             Err(Errno::ECHILD) if kill(Pid::from_raw(self.pid), None).is_err() => Some(1),
             _ => None,
         }
@@ -192,18 +192,9 @@ pub fn signal(pid: i32, signal: Signal) -> io::Result<()> {
 
 /// The agents of the one process with a runtime that an image is of; none where there are several, each with its own, or no runtime.
 fn agents(image: &Path) -> usize {
-    let entries = std::fs::read_dir(image).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut runtimes = entries.filter(|path| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        name.starts_with("runtime-") && name.ends_with(".img")
-    });
-    match (runtimes.next(), runtimes.next()) {
-        (Some(path), None) => {
-            let metadata = Image::open(&path).and_then(|image| image.metadata::<Metadata>());
-            metadata.map_or(0, |metadata| metadata.agents.len())
-        }
-        _ => 0,
-    }
+    let [path] = &Image::runtimes(image)[..] else { return 0 };
+    let metadata = stasis::image::Image::open(path).and_then(|image| image.metadata::<Metadata>());
+    metadata.map_or(0, |metadata| metadata.agents.len())
 }
 
 /// A program that does not get the SIGTERM that Slurm sends to all processes of a job: this process decides what it means. SIGINT

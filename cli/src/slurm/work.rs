@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::Signal;
-use stasis::checkpoint::IMAGE_FILE;
 
 use super::SlurmArgs;
 use super::epoch::{Claim, Epoch, Epochs};
@@ -380,7 +379,9 @@ impl Work<'_> {
     /// Checkpoints the program; it runs on afterwards, or is gone. One after which it runs on is given up when Slurm sends a word.
     fn checkpoint(&self, runs_on: bool) -> Result<Taken> {
         let images = self.epoch.images()?;
-        let Some(parent) = images.first().filter(|image| has_parents(&image.directory)) else {
+        // Programs under `stasis run` have no parents.
+        let Some(parent) = images.first().filter(|image| !Image::runtimes(&image.directory).is_empty())
+        else {
             return self.checkpoint_upon(runs_on, None);
         };
         // The earlier image may be of processes that have ended, or damaged, or its file system may have no links.
@@ -434,13 +435,4 @@ impl Work<'_> {
             }
         }
     }
-}
-
-/// Whether a checkpoint can be made upon this one: it is of a process with a runtime, not of one under `stasis run`.
-fn has_parents(image: &Path) -> bool {
-    let entries = std::fs::read_dir(image).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).any(|name| {
-        let name = name.to_string_lossy();
-        name == IMAGE_FILE || name.starts_with("runtime-")
-    })
 }

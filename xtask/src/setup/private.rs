@@ -82,7 +82,7 @@ pub fn unpacked(
 ) -> Result<PathBuf> {
     let prefix = private.join(name);
     let stamp = format!("{packages:?}\n");
-    if fs::read_to_string(prefix.join(STAMP)).is_ok_and(|found| found == stamp) {
+    if is_complete(&prefix, &stamp) {
         finish(&prefix)?;
         return Ok(prefix);
     }
@@ -102,14 +102,26 @@ pub fn unpacked(
     apt::unpack(&files, &scratch.join("root"))?;
     LEFT_OUT.iter().try_for_each(|directory| process::remove(&scratch.join("root").join(directory)))?;
     finish(&scratch)?;
-    let path = scratch.join(STAMP);
-    fs::write(&path, stamp).with_context(|| format!("Could not write {}", path.display()))?;
-    process::remove(&prefix)?;
-    fs::rename(&scratch, &prefix)
-        .with_context(|| format!("Could not move the prefix to {}", prefix.display()))?;
+    complete(&scratch, &prefix, &stamp)?;
     // The directory only helps a later run after a failure; if it stays it does no harm.
     let _ = fs::remove_dir_all(&download);
     Ok(prefix)
+}
+
+/// Whether a prefix is complete, of what this stamp says.
+pub fn is_complete(prefix: &Path, stamp: &str) -> bool {
+    fs::read_to_string(prefix.join(STAMP)).is_ok_and(|found| found == stamp)
+}
+
+/// Gives a prefix that was made in `scratch` its stamp and its place.
+///
+/// # Errors
+/// It cannot be written or moved; the one before is then as it was, or gone.
+pub fn complete(scratch: &Path, prefix: &Path, stamp: &str) -> Result<()> {
+    let path = scratch.join(STAMP);
+    fs::write(&path, stamp).with_context(|| format!("Could not write {}", path.display()))?;
+    process::remove(prefix)?;
+    fs::rename(scratch, prefix).with_context(|| format!("Could not move the prefix to {}", prefix.display()))
 }
 
 /// Writes a script that can be run, in a directory that is made if need be.

@@ -69,8 +69,6 @@ const LEFT_OUT: [&str; 6] = [
 ];
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const LOADER: &str = "ld-linux-x86-64.so.2";
-/// The stamp, which is written last.
-const STAMP: &str = "stasis-stamp";
 
 /// The release's prefix, made below `private` if it is not there.
 ///
@@ -80,7 +78,7 @@ pub fn find_or_install(private: &Path, release: &'static Release) -> Result<Path
     let Release { name, ref suite, what, .. } = *release;
     let (prefix, with_base) = (private.join(name), needs_base(release)?);
     let stamp = stamp_text(release, with_base);
-    if fs::read_to_string(prefix.join(STAMP)).is_ok_and(|found| found == stamp) {
+    if private::is_complete(&prefix, &stamp) {
         // They may have been written by an older version of this program.
         write_programs(&prefix, release)?;
         return Ok(prefix);
@@ -120,11 +118,7 @@ pub fn find_or_install(private: &Path, release: &'static Release) -> Result<Path
         process::remove(&scratch.join("base").join(below))?;
     }
     write_programs(&scratch, release)?;
-    let path = scratch.join(STAMP);
-    fs::write(&path, stamp).with_context(|| format!("Could not write {}", path.display()))?;
-    process::remove(&prefix)?;
-    fs::rename(&scratch, &prefix)
-        .with_context(|| format!("Could not move the prefix to {}", prefix.display()))?;
+    private::complete(&scratch, &prefix, &stamp)?;
     // The directory only helps a later run after a failure; if it stays it does no harm.
     let _ = fs::remove_dir_all(&download);
     Ok(prefix)
