@@ -47,7 +47,7 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-stream, checkpoint-parent,
+    /// checkpoint (with checkpoint-image, checkpoint-largest, checkpoint-engines, checkpoint-lazy, checkpoint-store, checkpoint-stream, checkpoint-parent,
     /// checkpoint-pre-copy, and the last two on a device that tells what it writes: checkpoint-parent-told, checkpoint-pre-copy-told), criu,
     /// interpreter, preempt-check, isa (with isa-first), embed (with embed-one-core, embed-kernels, embed-restore and embed-replicas), clients, hsa, python, ray and fleet; all
     /// without a name.
@@ -77,7 +77,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 34] = [
+const BENCHES: [(&str, Bench); 35] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -97,6 +97,7 @@ const BENCHES: [(&str, Bench); 34] = [
     ("checkpoint-pre-copy-told", checkpoint::pre_copy::run_told),
     ("checkpoint-lazy", checkpoint::lazy::run),
     ("checkpoint-stream", checkpoint::stream::run),
+    ("checkpoint-store", checkpoint::store::run),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),

@@ -58,6 +58,14 @@ pub enum StoreError {
         /// What is wrong.
         what: &'static str,
     },
+    /// A pack is not what was kept.
+    #[error("The pack {pack} is damaged: {what}")]
+    Pack {
+        /// Its name.
+        pack: String,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// An index is not one, or impossible.
     #[error("The chunk index is damaged: {what}")]
     Index {
@@ -107,10 +115,10 @@ pub enum StoreError {
     #[error("{0}")]
     OtherKey(&'static str),
     /// There is no store.
-    #[error("{} is no store: {what}", path.display())]
+    #[error("{store} is no store: {what}")]
     NotAStore {
-        /// The directory.
-        path: PathBuf,
+        /// Where it was looked for.
+        store: String,
         /// What is wrong with it.
         what: String,
     },
@@ -123,22 +131,93 @@ pub enum StoreError {
         name: String,
     },
     /// There is a checkpoint of that name.
-    #[error("The store {} has a checkpoint {name:?}: remove it first, or give another name", store.display())]
+    #[error("The store {store} has a checkpoint {name:?}: remove it first, or give another name")]
     Exists {
         /// The store.
-        store: PathBuf,
+        store: String,
         /// The name.
         name: String,
     },
     /// There is no checkpoint of that name.
-    #[error("The store {} has no checkpoint {name:?}; it has {known}", store.display())]
+    #[error("The store {store} has no checkpoint {name:?}; it has {known}")]
     Missing {
         /// The store.
-        store: PathBuf,
+        store: String,
         /// The name.
         name: String,
         /// Those that there are.
         known: String,
+    },
+    /// Another process adds a checkpoint, or was killed when it did.
+    #[error(
+        "The checkpoint {name:?} is being added to {store} by {by}: wait for it, or, if that process is gone, \
+         `stasis store collect --abandon {store}`"
+    )]
+    Adding {
+        /// The store.
+        store: String,
+        /// The name.
+        name: String,
+        /// Which process.
+        by: String,
+    },
+    /// Another process collects, or was killed when it did.
+    #[error(
+        "{store} is being collected by {by}: wait for it, or, if that process is gone, `stasis store collect --abandon {store}`"
+    )]
+    Collecting {
+        /// The store.
+        store: String,
+        /// Which process.
+        by: String,
+    },
+    /// Another process took this one for dead.
+    #[error(
+        "{store} has no {name} of this process any more: `stasis store collect --abandon` has taken it for dead. Nothing was added or \
+         removed; do it again"
+    )]
+    Superseded {
+        /// The store.
+        store: String,
+        /// What this process had reserved.
+        name: String,
+    },
+    /// A server of objects writes whatever the condition is.
+    #[error(
+        "The server of {store} does not look at If-None-Match and If-Match, without which several processes would overwrite each \
+         other's checkpoints: use another one, or a directory"
+    )]
+    Unconditional {
+        /// The store.
+        store: String,
+    },
+    /// Nothing proves who wrote a store.
+    #[error(
+        "Everybody who can write to {store} could have any program run here: give the --key-file that the store was made with, or say \
+         --trust-owner"
+    )]
+    Unproven {
+        /// The store.
+        store: String,
+    },
+    /// A server of objects did not do what was asked.
+    #[error("Cannot {act} {object}")]
+    Remote {
+        /// What was tried.
+        act: &'static str,
+        /// On which object.
+        object: String,
+        /// What came of it.
+        #[source]
+        source: RemoteError,
+    },
+    /// The address of a bucket, or what belongs to it in the environment, is wrong.
+    #[error("The bucket {address} cannot be used: {what}")]
+    Bucket {
+        /// The address.
+        address: String,
+        /// What is wrong.
+        what: String,
     },
     /// The directory for a checkpoint has something in it.
     #[error("{} is not empty: give a directory that is empty or does not exist", directory.display())]
@@ -185,6 +264,31 @@ pub enum StoreError {
     /// The work was stopped.
     #[error("The checkpoint was not moved: {0}")]
     Stopped(#[from] Stopped),
+}
+
+/// What a server of objects has answered.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// It refused.
+    #[error("The server said {status} {code}: {message}")]
+    Refused {
+        /// The status of HTTP.
+        status: u16,
+        /// S3's word for it.
+        code: String,
+        /// Its text.
+        message: String,
+    },
+    /// It said something that is no answer of S3.
+    #[error("The answer of the server is not as it should be: {0}")]
+    Answer(String),
+    /// It was not reached, or the connection broke.
+    #[error("The server was not reached, or the connection broke")]
+    Connection(#[source] io::Error),
+    /// The object is longer than what is read.
+    #[error("It is longer than {0} bytes")]
+    TooLong(u64),
 }
 
 /// The error of a file operation.

@@ -14,6 +14,7 @@ pub mod linux;
 pub mod packets;
 pub mod plain_criu;
 pub mod python;
+pub mod s3;
 pub mod sample;
 pub mod server;
 pub mod sharer;

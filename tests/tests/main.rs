@@ -72,6 +72,7 @@ mod slurm_cluster;
 mod soak;
 mod stalled;
 mod store;
+mod store_s3;
 mod svm;
 mod tinygrad;
 mod topology;

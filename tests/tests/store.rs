@@ -124,7 +124,7 @@ fn damaged_store_brings_nothing_back_and_a_mended_one_does() {
     assert!(again.contains("has a checkpoint \"it\""), "{again}");
     other.wait_rounds(1);
     other.finish();
-    let shelves = fs::read_dir(store.join("chunks")).unwrap();
+    let shelves = fs::read_dir(store.join("packs")).unwrap();
     let objects: Vec<PathBuf> = shelves
         .flat_map(|shelf| fs::read_dir(shelf.unwrap().path()).unwrap())
         .map(|o| o.unwrap().path())
@@ -132,14 +132,11 @@ fn damaged_store_brings_nothing_back_and_a_mended_one_does() {
     let longest = objects.iter().max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
     let whole = fs::read(longest).unwrap();
     let mut damaged = whole.clone();
-    damaged[7] ^= 1;
+    damaged[100] ^= 1;
     fs::write(longest, damaged).unwrap();
     let restore = ["restore", "--json", "--store", text(&store), "it"];
     let said = refused(&stasis(&restore, &criu()));
-    assert!(
-        said.contains(&text(longest)[text(longest).len() - 64..][..16]) && said.contains("damaged"),
-        "{said}"
-    );
+    assert!(said.contains("The object of chunk") && said.contains("is damaged"), "{said}");
     assert!(!worker.is_alive());
     fs::write(longest, whole).unwrap();
     run(&restore);
@@ -391,7 +388,7 @@ fn store_is_whole_wherever_an_addition_or_a_collection_is_killed() {
             fs::create_dir(&other).unwrap();
         }
         fs::write(
-            store.join("chunks").read_dir().unwrap().next().unwrap().unwrap().path().join("0".repeat(64)),
+            store.join("packs").read_dir().unwrap().next().unwrap().unwrap().path().join("0".repeat(64)),
             "",
         )
         .unwrap();

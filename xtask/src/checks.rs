@@ -26,6 +26,9 @@ pub struct CheckOptions {
     /// Leave out the licences, sources and versions of dependencies, whose checker takes minutes to install.
     #[arg(long)]
     pub without_deny: bool,
+    /// Leave out the fuzz targets, for which all dependencies are checked again.
+    #[arg(long)]
+    pub without_fuzz: bool,
 }
 
 /// Format, spelling, lints, documentation and dependencies.
@@ -43,6 +46,9 @@ pub fn check(options: &CheckOptions, installed: &Installed) -> Result<()> {
     // As on the documentation's machine, which has no compiler for kernels.
     let without = ["check", "-p", "stasis", "--no-default-features", "--locked"];
     cargo_with(&without, installed, &[("STASIS_CLANG", "/nonexistent/clang")])?;
+    if options.without_fuzz {
+        return Ok(());
+    }
     // No part of the workspace: they are run seldom, and cease to build unseen.
     cargo(&["check", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--locked"], installed)
 }

@@ -142,10 +142,11 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { arguments } => {
             let clients = workspace::is_benched(arguments, &["clients", "hsa", "ray"]);
             let without_triton = !workspace::is_benched(arguments, &["python"]);
-            setup::Options { without_triton, clients, ..setup::Options::default() }
+            let s3 = workspace::is_benched(arguments, &["checkpoint-store"]);
+            setup::Options { without_triton, clients, s3, ..setup::Options::default() }
         }
         Command::Test { without_clients, .. } => {
-            setup::Options { clients: !without_clients, slurm: true, ..setup::Options::default() }
+            setup::Options { clients: !without_clients, slurm: true, s3: true, ..setup::Options::default() }
         }
         _ => setup::Options::default(),
     };

@@ -201,7 +201,8 @@ fn check_models(installed: &Installed) -> Result<()> {
 
 /// What the suite samples, at length: the variables that tests read, and values for a night. A variable that is set already
 /// keeps its value.
-const AT_LENGTH: [(&str, &str); 9] = [
+const AT_LENGTH: [(&str, &str); 10] = [
+    ("STASIS_BUCKET_TRIALS", "1000"),
     ("STASIS_CRIU_GRAPHS", "30"),
     ("STASIS_EVERY_SENTENCE", "1"),
     ("STASIS_FOREIGN", "100"),

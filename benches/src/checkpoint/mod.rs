@@ -16,6 +16,7 @@ pub mod parent;
 mod pieces;
 mod plot;
 pub mod pre_copy;
+pub mod store;
 pub mod stream;
 
 use std::path::{Path, PathBuf};

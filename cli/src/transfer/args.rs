@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use stasis_store::{Address, Codec, Compression, Key};
+use stasis_store::{Address, Codec, Compression, Key, StorePlace};
 
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -92,7 +92,7 @@ pub struct DestinationArgs {
     /// Keep the checkpoint in this store, each chunk once, under the name that is given in place of DIRECTORY. The store is made if it
     /// is not there.
     #[arg(long, value_name = "STORE", conflicts_with_all = ["to", "no_dump"])]
-    pub(super) store: Option<PathBuf>,
+    pub(super) store: Option<StorePlace>,
     /// Send the checkpoint to a `stasis receive` or `stasis restore --from`: tcp://HOST:PORT, unix:PATH, or - for the standard
     /// output. DIRECTORY is removed when the receiver has said that it has all of it; a reader of the standard output says nothing, and DIRECTORY stays.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "no_dump")]
@@ -126,7 +126,7 @@ impl DestinationArgs {
 pub struct SourceArgs {
     /// Take the checkpoint out of this store, by the name that is given in place of DIRECTORY.
     #[arg(long, value_name = "STORE", conflicts_with = "from")]
-    pub(super) store: Option<PathBuf>,
+    pub(super) store: Option<StorePlace>,
     /// Receive the checkpoint into DIRECTORY first: listen at tcp://HOST:PORT or unix:PATH; with - the standard input is read.
     #[arg(long, value_name = "ADDRESS")]
     pub(super) from: Option<Address>,

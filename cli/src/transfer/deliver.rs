@@ -56,7 +56,7 @@ pub struct Delivered {
     name: Option<String>,
     /// The store.
     #[serde(skip_serializing_if = "Option::is_none")]
-    store: Option<PathBuf>,
+    store: Option<String>,
     /// The receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<String>,
@@ -114,7 +114,7 @@ impl Destination {
     #[must_use]
     pub fn place(&self, args: &DestinationArgs, directory: &Path) -> PathBuf {
         match (self, &args.to) {
-            (Self::Store { store, name, .. }, _) => store.place_of(name),
+            (Self::Store { store, name, .. }, _) => store.place_of(name).into(),
             (_, Some(to)) if to.is_answered() && !args.keep => to.to_string().into(),
             _ => directory.into(),
         }
@@ -178,11 +178,11 @@ impl Destination {
                     format!(
                         "The checkpoint is complete in {place}, and is not in the store: restore it from there, or `stasis store \
                          add {} {place} {name}{again}`",
-                        store.path().display()
+                        store.place()
                     )
                 })?;
                 drop(staging.take());
-                let (name, store) = (Some(name.clone()), Some(store.path().to_owned()));
+                let (name, store) = (Some(name.clone()), Some(store.place()));
                 Ok(Some(Delivered { name, store, ..delivered(Moved::Added(added)) }))
             }
             Self::Stream { codec, sender, .. } => {
@@ -268,7 +268,7 @@ impl Delivered {
         match (&self.moved, &self.name, &self.store) {
             (Moved::Added(added), Some(name), Some(store)) => format!(
                 "  kept as {name} in {}: {:.1} of its {:.1} MiB are new there, {ms:.0} ms\n",
-                store.display(),
+                store,
                 mebibytes(added.new_bytes),
                 mebibytes(added.file_bytes),
             ),

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use stasis::criu::Trust;
-use stasis_store::{Kept, Store};
+use stasis_store::{CollectOptions, Kept, Store, StorePlace};
 
 use super::args::{ChunkArgs, KeyArgs, WriteArgs};
 use super::deliver::add;
@@ -31,8 +31,8 @@ pub struct StoreArgs {
 enum Act {
     /// Add the checkpoint in a directory; chunks that the store has are not written again. The store is made if it is not there.
     Add {
-        /// The store's directory.
-        store: PathBuf,
+        /// The store: a directory, or s3://BUCKET/PREFIX.
+        store: StorePlace,
         /// The checkpoint's.
         directory: PathBuf,
         /// What it is called in the store.
@@ -44,8 +44,8 @@ enum Act {
     },
     /// Make the directory of a checkpoint again.
     Fetch {
-        /// The store's directory.
-        store: PathBuf,
+        /// The store: a directory, or s3://BUCKET/PREFIX.
+        store: StorePlace,
         /// What it is called in the store.
         name: String,
         /// Where it goes: must be empty or not exist. What an attempt that ended has left is used.
@@ -55,31 +55,34 @@ enum Act {
     },
     /// What checkpoints there are, and what each has that no other one has.
     List {
-        /// The store's directory.
-        store: PathBuf,
+        /// The store: a directory, or s3://BUCKET/PREFIX.
+        store: StorePlace,
         #[command(flatten)]
         key: KeyArgs,
     },
     /// Take a checkpoint out. Its chunks stay until they are collected.
     Remove {
-        /// The store's directory.
-        store: PathBuf,
+        /// The store: a directory, or s3://BUCKET/PREFIX.
+        store: StorePlace,
         /// What it is called in the store.
         name: String,
         #[command(flatten)]
         key: KeyArgs,
     },
-    /// Remove the chunks that no checkpoint has.
+    /// Remove what no checkpoint has.
     Collect {
-        /// The store's directory.
-        store: PathBuf,
+        /// Of a store in a bucket: take processes for dead that add to it or collect it. Those that are not dead fail.
+        #[arg(long)]
+        abandon: bool,
+        /// The store: a directory, or s3://BUCKET/PREFIX.
+        store: StorePlace,
         #[command(flatten)]
         key: KeyArgs,
     },
     /// Read every chunk that a checkpoint has, and compare its hash.
     Verify {
-        /// The store's directory.
-        store: PathBuf,
+        /// The store: a directory, or s3://BUCKET/PREFIX.
+        store: StorePlace,
         #[command(flatten)]
         key: KeyArgs,
     },
@@ -117,11 +120,12 @@ pub fn run(args: &StoreArgs) -> Result<()> {
                 format!("{name} is out; `stasis store collect` frees what it had alone\n"),
             )
         }
-        Act::Collect { store, key } => {
-            let done = Store::open(store, key.codec()?, trust)?.collect()?;
+        Act::Collect { abandon, store, key } => {
+            let options = CollectOptions { abandon: *abandon };
+            let done = Store::open(store, key.codec()?, trust)?.collect(options)?;
             let (freed, left) = (mebibytes(done.removed_bytes), mebibytes(done.left_bytes));
             let text = format!(
-                "{} objects of {freed:.1} MiB are gone, {} of {left:.1} MiB stay\n",
+                "{} packs and files of {freed:.1} MiB are gone, {} of {left:.1} MiB stay\n",
                 done.removed, done.left
             );
             (json!(done), text)

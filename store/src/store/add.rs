@@ -1,35 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Adding a checkpoint.
 //!
-//! INVARIANT: whoever is told that a checkpoint was added can remove its directory: each of its objects was written, or read and found
-//! right, and is on the disk.
+//! INVARIANT: whoever is told that a checkpoint was added can remove its directory: each of its objects was written, or is there already,
+//! and there for good. In a directory what is there already was read, and found right.
 
-use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use nix::fcntl::FlockArg;
-use nix::unistd::syncfs;
 use queues::words::size;
 use serde::Serialize;
 use stasis::image::{Limit, for_each};
 
-use super::{CHUNKS, INCOMING, MAX_PIECES_BYTES, Store, check_name, make_unique, publish, write_new};
+use super::{Mark, Store, VERSION, check_name};
 use crate::Progress;
+use crate::backend::Adding;
 use crate::checkpoint::Checkpoint;
 use crate::cut::{Cut, Grain, segment};
-use crate::error::{StoreError, failed, refused};
+use crate::entry::{Entry, encode_places};
+use crate::error::StoreError;
 use crate::index::ChunkName;
 use crate::object::Kind;
+use crate::pack::{Location, PackWriter, Placed, batches};
 
-/// The first bytes of a checkpoint's file.
-pub(super) const MAGIC: &[u8; 8] = b"STASISIX";
-/// Bytes before its object.
-pub(super) const FRONT: usize = 8 + 32 + 8;
+/// Of so many chunks of the newest checkpoints an addition knows where they are, which takes a quarter of a GiB of memory.
+const MAX_KNOWN: usize = 1 << 21;
 
 /// What adding a checkpoint has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -40,35 +35,32 @@ pub struct Added {
     pub chunks: u64,
     /// Bytes of those.
     pub chunk_bytes: u64,
-    /// Those that the store did not have, or had damaged.
+    /// Those that the newest checkpoints of the store did not have, or had damaged, and those of its index.
     pub new_chunks: u64,
-    /// Bytes of their objects, and of the index.
+    /// Bytes of their objects, and of the entry.
     pub new_bytes: u64,
 }
+
+/// Where the objects of chunks are.
+type Known = HashMap<ChunkName, Location>;
 
 impl Store {
     /// Makes sure that a checkpoint of this name could be added.
     ///
     /// # Errors
-    /// [`StoreError::Name`], [`StoreError::Exists`].
+    /// [`StoreError::Name`], [`StoreError::Exists`], [`StoreError::Adding`], [`StoreError::Io`], [`StoreError::Remote`].
     pub fn check_free(&self, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
-        match fs::symlink_metadata(self.place_of(name)) {
-            Err(_) => Ok(()),
-            Ok(_) => Err(self.taken(name)),
-        }
+        self.backend.check_free(name)
     }
 
-    fn taken(&self, name: &str) -> StoreError {
-        StoreError::Exists { store: self.path.clone(), name: name.to_owned() }
-    }
-
-    /// Adds a checkpoint. Of a chunk that the store has, its object is read and compared with the hash; one that is damaged is
+    /// Adds a checkpoint. Of a chunk that a directory has, its object is read and compared with the hash; one that is damaged is
     /// written again.
     ///
     /// # Errors
     /// [`StoreError::Name`], [`StoreError::Exists`], [`StoreError::Changed`] when a file is not as it was written,
-    /// [`StoreError::TooLarge`], [`StoreError::Io`]. Chunks that were written stay until they are collected.
+    /// [`StoreError::TooLarge`], [`StoreError::Adding`], [`StoreError::Collecting`], [`StoreError::Superseded`],
+    /// [`StoreError::Io`], [`StoreError::Remote`]. Packs that were written stay until they are collected.
     pub fn add(
         &self,
         name: &str,
@@ -76,87 +68,152 @@ impl Store {
         progress: Progress<'_>,
     ) -> Result<Added, StoreError> {
         self.check_free(name)?;
-        let _lock = self.lock(FlockArg::LockShared)?;
-        let index = checkpoint.index();
-        let text = IndexText::cut(checkpoint.text(), self.grain());
-        let incoming = Incoming::make(&self.path)?;
-        let (done, written) = (AtomicU64::new(0), AtomicU64::new(0));
-        let made = Mutex::new(BTreeSet::new());
-        let all = index.chunk_bytes();
-        let add = |chunk: &ChunkName, read: &dyn Fn() -> Result<Vec<u8>, StoreError>| {
-            if !self.has(chunk) {
-                let object = self.codec.encode(Kind::Chunk, chunk, &read()?);
-                let name = self.codec.name(&chunk.hash);
-                // A panic in between leaves the set as before, or with this.
-                if made.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
-                    let place = incoming.path.join(blake3::Hash::from(name).to_hex().as_str());
-                    write_new(&place, &object).map_err(failed("write", &place))?;
-                    written.fetch_add(object.len() as u64, Ordering::Relaxed);
-                }
-            }
-            Ok::<_, StoreError>(())
-        };
-        for_each(index.chunks.len(), 1, &Limit::none(), |n, _| {
-            let chunk = &index.chunks[n];
-            add(chunk, &|| checkpoint.read(n))?;
-            progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
-            Ok::<_, StoreError>(())
-        })?;
-        for (n, piece) in text.pieces.iter().enumerate() {
-            add(piece, &|| Ok(text.piece(n).to_vec()))?;
+        let adding = self.backend.add(name)?;
+        if self.version < VERSION {
+            // Whoever knows version 1 only is to know that it does not know this.
+            self.backend.replace_mark(&Mark::of(&self.codec, self.chunk_bytes).text())?;
         }
-        let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-        incoming.move_in(self, &made)?;
-        let new_bytes = written.into_inner() + self.commit(name, &text)?;
+        let index = checkpoint.index();
+        let mut known = self.known()?;
+        let mut writer = Writer { store: self, adding: &*adding, new_chunks: 0, new_bytes: 0 };
+        let read = |n: usize| checkpoint.read(n);
+        let locations = writer.write(&index.chunks, &mut known, &read, progress)?;
+        let text = IndexText::cut(checkpoint.text(), self.grain());
+        let index_pieces = writer.write_text(&text, &mut known)?;
+        let places = encode_places(&locations)?;
+        let places = writer.write_text(&IndexText::cut(&places, self.grain()), &mut known)?;
+        let entry = Entry { index: index_pieces, places: Some(places) }.encode(name, &self.codec)?;
+        let (new_chunks, new_bytes) = (writer.new_chunks, writer.new_bytes + entry.len() as u64);
+        adding.commit(&entry)?;
         Ok(Added {
             file_bytes: index.file_bytes(),
             chunks: index.chunks.len() as u64,
-            chunk_bytes: all,
-            new_chunks: made.len() as u64,
+            chunk_bytes: index.chunk_bytes(),
+            new_chunks,
             new_bytes,
         })
     }
 
-    /// Whether the object of a chunk is there, and right.
-    fn has(&self, chunk: &ChunkName) -> bool {
-        let path = self.object_path(&self.codec.name(&chunk.hash));
-        // Most are not there: it is not worth an error.
-        fs::symlink_metadata(&path).is_ok_and(|status| status.is_file())
-            && self
-                .read(chunk)
-                .inspect_err(|error| tracing::warn!(%error, "a chunk is written again"))
-                .is_ok()
+    /// Where the chunks of the newest checkpoints are.
+    fn known(&self) -> Result<Known, StoreError> {
+        let mut known = Known::new();
+        for name in self.newest_names()? {
+            // One that cannot be read has nothing to offer; whoever fetches it will be told.
+            let opened = match self.opened(&name) {
+                Ok(opened) => opened,
+                Err(error @ StoreError::Remote { .. }) => return Err(error),
+                Err(StoreError::Missing { .. }) => continue,
+                Err(error) => {
+                    tracing::warn!(name, %error, "the chunks of a checkpoint are not used again");
+                    continue;
+                }
+            };
+            // Objects that are files are not in packs.
+            let packed = opened.all().filter(|placed| placed.location != Location::File);
+            for placed in packed {
+                known.entry(placed.chunk).or_insert(placed.location);
+            }
+            if known.len() >= MAX_KNOWN {
+                break;
+            }
+        }
+        Ok(known)
     }
 
-    /// Gives an index its name; returns the bytes of its file.
-    fn commit(&self, name: &str, text: &IndexText<'_>) -> Result<u64, StoreError> {
-        let list = serde_json::to_vec(&text.pieces)
-            .map_err(|error| StoreError::Index { what: error.to_string() })?;
-        if list.len() as u64 > MAX_PIECES_BYTES {
-            return Err(StoreError::TooLarge { bytes: 0, index: text.bytes.len() as u64 });
+    /// Forgets where chunks are whose objects are not right, if nobody else looks after them.
+    fn forget_damaged(&self, known: &mut Known, chunks: &[ChunkName]) {
+        if !self.backend.is_read_back() {
+            return;
         }
-        let (kind, chunk) = (Kind::Index(name), ChunkName::of(&list));
-        let object = self.codec.encode(kind, &chunk, &list);
-        let named = self.codec.name_of(kind, &chunk.hash);
-        let bytes = [MAGIC, &named[..], &chunk.bytes.to_le_bytes(), &object].concat();
-        // A name that somebody has given meanwhile is not taken away, as a rename would.
-        match publish(&self.path.join(INCOMING), &self.place_of(name), &bytes)? {
-            true => Ok(bytes.len() as u64),
-            false => Err(self.taken(name)),
+        let placed = |chunk: &ChunkName| {
+            known.get(chunk).map(|location| Placed { chunk: *chunk, location: *location })
+        };
+        let placed: Vec<Placed> = chunks.iter().filter_map(placed).collect();
+        let right = Mutex::new(BTreeSet::new());
+        let read = self.read_all(&placed, |n, _| {
+            // A panic in between leaves the set as before, or with this.
+            right.lock().unwrap_or_else(PoisonError::into_inner).insert(placed[n].chunk);
+            Ok(())
+        });
+        let Err(error) = read else { return };
+        tracing::warn!(%error, "chunks are written again");
+        // One by one, what was not read: the first that is damaged has stopped all.
+        let right = right.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for placed in placed.iter().filter(|placed| !right.contains(&placed.chunk)) {
+            if self.read_all(std::slice::from_ref(placed), |_, _| Ok(())).is_err() {
+                known.remove(&placed.chunk);
+            }
         }
     }
 }
 
-/// The text of an index, which is kept in chunks like everything else: those of two checkpoints that have much in common do, too.
-struct IndexText<'t> {
+/// Writes chunks that nobody has into packs.
+struct Writer<'w> {
+    store: &'w Store,
+    adding: &'w dyn Adding,
+    new_chunks: u64,
+    new_bytes: u64,
+}
+
+impl Writer<'_> {
+    /// Writes the chunks that are not `known`, which they are then; returns where each is.
+    fn write(
+        &mut self,
+        chunks: &[ChunkName],
+        known: &mut Known,
+        read: &(dyn Fn(usize) -> Result<Vec<u8>, StoreError> + Sync),
+        progress: Progress<'_>,
+    ) -> Result<Vec<Location>, StoreError> {
+        self.store.forget_damaged(known, chunks);
+        let all = chunks.iter().map(|chunk| chunk.bytes).sum();
+        let mut seen = BTreeSet::new();
+        let is_new = |n: &usize| !known.contains_key(&chunks[*n]) && seen.insert(chunks[*n]);
+        let new: Vec<usize> = (0..chunks.len()).filter(is_new).collect();
+        let new_bytes: u64 = new.iter().map(|n| chunks[*n].bytes).sum();
+        let done = AtomicU64::new(all - new_bytes);
+        let batches = batches(new.iter().map(|n| chunks[*n].bytes));
+        let (written, placed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        let codec = &self.store.codec;
+        for_each(batches.len(), self.store.backend.threads(), &Limit::none(), |batch, _| {
+            let (from, to) = batches[batch];
+            let (mut pack, mut places) = (PackWriter::new()?, Vec::with_capacity(to - from));
+            for n in &new[from..to] {
+                let chunk = &chunks[*n];
+                let object = codec.encode(Kind::Chunk, chunk, &read(*n)?);
+                written.fetch_add(object.len() as u64, Ordering::Relaxed);
+                places.push((*chunk, pack.push(&object)));
+                progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
+            }
+            let (name, bytes) = pack.finish();
+            self.adding.write(name, &bytes)?;
+            // A panic in between leaves the list as before, or with these.
+            placed.lock().unwrap_or_else(PoisonError::into_inner).extend(places);
+            Ok::<_, StoreError>(())
+        })?;
+        self.new_chunks += new.len() as u64;
+        self.new_bytes += written.into_inner();
+        known.extend(placed.into_inner().unwrap_or_else(PoisonError::into_inner));
+        Ok(chunks.iter().map(|chunk| known[chunk]).collect())
+    }
+
+    fn write_text(&mut self, text: &IndexText<'_>, known: &mut Known) -> Result<Vec<Placed>, StoreError> {
+        let read = |n: usize| Ok(text.piece(n).to_vec());
+        let locations = self.write(&text.pieces, known, &read, &|_, _| ())?;
+        let placed = text.pieces.iter().zip(locations);
+        Ok(placed.map(|(chunk, location)| Placed { chunk: *chunk, location }).collect())
+    }
+}
+
+/// A text of a checkpoint, which is kept in chunks like everything else: those of two checkpoints that have much in common do, too.
+pub(super) struct IndexText<'t> {
     bytes: &'t [u8],
-    pieces: Vec<ChunkName>,
+    pub(super) pieces: Vec<ChunkName>,
     /// Where each begins.
     offsets: Vec<usize>,
 }
 
 impl<'t> IndexText<'t> {
-    fn cut(bytes: &'t [u8], grain: Grain) -> Self {
+    pub(super) fn cut(bytes: &'t [u8], grain: Grain) -> Self {
         let cuts = segment(0, bytes, grain);
         // A text has no zeros.
         let piece = |cut: &Cut| ChunkName { hash: cut.hash.unwrap_or_default(), bytes: cut.bytes };
@@ -164,52 +221,7 @@ impl<'t> IndexText<'t> {
         Self { pieces: cuts.iter().map(piece).collect(), offsets, bytes }
     }
 
-    fn piece(&self, n: usize) -> &'t [u8] {
+    pub(super) fn piece(&self, n: usize) -> &'t [u8] {
         &self.bytes[self.offsets[n]..][..size(self.pieces[n].bytes)]
-    }
-}
-
-/// A directory for objects that are not on the disk yet; it is removed with this.
-struct Incoming {
-    path: PathBuf,
-}
-
-impl Incoming {
-    fn make(store: &Path) -> Result<Self, StoreError> {
-        Ok(Self { path: make_unique(&store.join(INCOMING), "")? })
-    }
-
-    /// Writes the objects to the disk and gives them their names, which are on the disk then, as are those that somebody else has
-    /// just given.
-    fn move_in(&self, store: &Store, names: &BTreeSet<[u8; 32]>) -> Result<(), StoreError> {
-        let opened = File::open(&self.path).map_err(failed("open", &self.path))?;
-        let sync = || syncfs(&opened).map_err(refused("sync the file system of", &self.path));
-        if !names.is_empty() {
-            sync()?;
-        }
-        let mut shelves = BTreeSet::new();
-        for name in names {
-            let to = store.object_path(name);
-            let shelf = to.parent().unwrap_or(Path::new(CHUNKS)).to_owned();
-            if !shelves.contains(&shelf) {
-                match DirBuilder::new().mode(0o700).create(&shelf) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(failed("create", &shelf)(error));
-                    }
-                    _ => drop(shelves.insert(shelf)),
-                }
-            }
-            let from = self.path.join(blake3::Hash::from(*name).to_hex().as_str());
-            fs::rename(&from, &to).map_err(failed("rename", &from))?;
-        }
-        sync()
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "what was not added stays until it is collected");
-        }
     }
 }

@@ -1,117 +1,245 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Taking checkpoints out, and what nobody needs any more.
+//!
+//! A pack of which no checkpoint needs anything is removed. Of one of which checkpoints need less than half, what they need is written into
+//! other packs first, and their entries are replaced by such that say so; so are those of checkpoints that have a chunk in
+//! a place of their own which a newer one has, too.
+//!
+//! INVARIANT: an entry is replaced when the packs that it says are there for good, and a pack is removed when no entry says it.
 
-use std::collections::HashSet;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
-use nix::fcntl::FlockArg;
 use serde::Serialize;
 
-use super::staging::is_abandoned;
-use super::{CHECKPOINTS, CHUNKS, INCOMING, STAGING, Store, check_name, sync_directory};
-use crate::error::{StoreError, failed};
+use super::Store;
+use super::add::IndexText;
+use super::check_name;
+use super::read::Opened;
+use crate::backend::Collecting;
+use crate::entry::{Entry, encode_places};
+use crate::error::StoreError;
+use crate::index::ChunkName;
+use crate::object::Kind;
+use crate::pack::{Location, MAGIC, PackName, PackWriter, Placed, batches};
+
+/// How a store is collected.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CollectOptions {
+    /// Take processes for dead that add to a bucket, or collect it, and have not ended. They fail if they are not dead.
+    pub abandon: bool,
+}
 
 /// What was collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Collected {
-    /// Objects that no checkpoint has, and files that commands which ended have left.
+    /// Packs that no checkpoint needs, and files that commands which ended have left.
     pub removed: u64,
     /// Their bytes.
     pub removed_bytes: u64,
-    /// Objects that stay.
+    /// Bytes of what was written again of them, since a checkpoint needs it.
+    pub rewritten_bytes: u64,
+    /// Packs that stay.
     pub left: u64,
     /// Their bytes.
     pub left_bytes: u64,
 }
 
-impl Collected {
-    fn remove(&mut self, files: u64, bytes: u64) {
-        self.removed += files;
-        self.removed_bytes += bytes;
-    }
+/// Where objects are that were somewhere else.
+type Moves = HashMap<(ChunkName, Location), Location>;
+
+/// Where chunks are: of each all places, that of the newest checkpoint first.
+type Places = HashMap<ChunkName, Vec<Location>>;
+
+/// What checkpoints need.
+#[derive(Debug, Default)]
+struct Needs {
+    places: Places,
+    /// The hashes of their entries.
+    entries: HashMap<String, blake3::Hash>,
 }
 
 impl Store {
     /// Takes a checkpoint out. Its chunks stay until they are collected.
     ///
     /// # Errors
-    /// [`StoreError::Missing`], [`StoreError::Io`].
+    /// [`StoreError::Missing`], [`StoreError::Adding`], [`StoreError::Io`], [`StoreError::Remote`].
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
-        let _lock = self.lock(FlockArg::LockShared)?;
-        let place = self.place_of(name);
-        match fs::remove_file(&place) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.no_such(name)),
-            removed => removed.map_err(failed("remove", &place))?,
+        match self.backend.remove(name)? {
+            true => Ok(()),
+            false => Err(self.no_such(name)),
         }
-        sync_directory(&self.path.join(CHECKPOINTS))
     }
 
-    /// Removes what no checkpoint has. It waits for those who add or read.
+    /// Removes what no checkpoint has. It waits for those who add, and in a directory for those who read.
     ///
     /// # Errors
-    /// [`StoreError::Index`], [`StoreError::Object`] when a checkpoint cannot be read, whose chunks are not known then:
-    /// nothing was removed. [`StoreError::Io`].
-    pub fn collect(&self) -> Result<Collected, StoreError> {
-        let _lock = self.lock(FlockArg::LockExclusive)?;
-        let mut wanted = HashSet::new();
-        self.each_index(|_, index, pieces| {
-            let chunks = index.chunks.into_iter().chain(pieces);
-            wanted.extend(chunks.map(|chunk| self.codec.name(&chunk.hash)));
-        })?;
-        // A checkpoint that is gone does not come back when the power fails.
-        sync_directory(&self.path.join(CHECKPOINTS))?;
+    /// [`StoreError::Index`], [`StoreError::Object`] or [`StoreError::Pack`] when a checkpoint cannot be read, whose chunks are not
+    /// known then: nothing was removed. [`StoreError::Adding`], [`StoreError::Collecting`], [`StoreError::Superseded`],
+    /// [`StoreError::Io`], [`StoreError::Remote`].
+    pub fn collect(&self, options: CollectOptions) -> Result<Collected, StoreError> {
+        let mut collecting = self.backend.collect(options.abandon)?;
+        let packs: BTreeMap<PackName, u64> = collecting.packs()?.into_iter().collect();
+        let Needs { places, entries } = self.needs()?;
+        // What was read is what nobody else who collects could have replaced, and a later one makes sure that it is not this any more.
+        collecting.confirm()?;
         let mut collected = Collected::default();
-        for shelf in directories(&self.path.join(CHUNKS))? {
-            for entry in fs::read_dir(&shelf).map_err(failed("read", &shelf))? {
-                let entry = entry.map_err(failed("read", &shelf))?;
-                let path = entry.path();
-                let status = entry.metadata().map_err(failed("stat", &path))?;
-                let name = entry.file_name().to_str().and_then(|name| blake3::Hash::from_hex(name).ok());
-                // What is not called like an object is not the store's.
-                let Some(name) = name.filter(|_| status.is_file()) else { continue };
-                if wanted.contains(name.as_bytes()) {
-                    collected.left += 1;
-                    collected.left_bytes += status.len();
-                    continue;
+        let moves = self.move_objects(&*collecting, &packs, &places, &mut collected)?;
+        if !moves.is_empty() {
+            self.each(|name, opened| match entries.get(&name) {
+                Some(hash) if *hash == blake3::hash(&opened.bytes) => {
+                    self.replace_entry(&*collecting, &name, &opened, &moves)
                 }
-                fs::remove_file(&path).map_err(failed("remove", &path))?;
-                collected.remove(1, status.len());
+                _ => Ok(()),
+            })?;
+        }
+        // As it is now, whoever has removed what meanwhile.
+        let (mut left, mut files) = (HashSet::new(), HashSet::new());
+        self.each(|_, opened| {
+            for placed in opened.all() {
+                match placed.location {
+                    Location::Pack { pack, .. } => drop(left.insert(pack)),
+                    Location::File => drop(files.insert(self.codec.name(&placed.chunk.hash))),
+                }
             }
-        }
-        // Nobody adds now.
-        let staged = directories(&self.path.join(STAGING))?.into_iter().filter(|path| is_abandoned(path));
-        for left in directories(&self.path.join(INCOMING))?.into_iter().chain(staged) {
-            let (files, bytes) = count(&left);
-            fs::remove_dir_all(&left).map_err(failed("remove", &left))?;
-            collected.remove(files, bytes);
-        }
+            Ok(())
+        })?;
+        // Those that were written just now are in use.
+        let removed: Vec<PackName> = packs.keys().filter(|pack| !left.contains(*pack)).copied().collect();
+        let now: BTreeMap<PackName, u64> = collecting.packs()?.into_iter().collect();
+        collecting.remove(&removed)?;
+        let swept = collecting.sweep(&files)?;
+        let bytes =
+            |packs: &mut dyn Iterator<Item = &PackName>| packs.filter_map(|pack| now.get(pack)).sum::<u64>();
+        collected.removed = removed.len() as u64 + swept.removed;
+        collected.removed_bytes = bytes(&mut removed.iter()) + swept.removed_bytes;
+        let kept = || left.iter().filter(|pack| now.contains_key(*pack));
+        collected.left = kept().count() as u64 + swept.left;
+        collected.left_bytes = bytes(&mut kept()) + swept.left_bytes;
         Ok(collected)
     }
-}
 
-/// The directories in one, without links to others.
-fn directories(path: &Path) -> Result<Vec<std::path::PathBuf>, StoreError> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed("read", path))? {
-        let entry = entry.map_err(failed("read", path))?;
-        if entry.file_type().map_err(failed("stat", &entry.path()))?.is_dir() {
-            found.push(entry.path());
-        }
+    /// What checkpoints need.
+    fn needs(&self) -> Result<Needs, StoreError> {
+        let mut needs = Needs::default();
+        self.each(|name, opened| {
+            needs.entries.insert(name, blake3::hash(&opened.bytes));
+            for Placed { chunk, location } in opened.all().filter(|placed| placed.location != Location::File)
+            {
+                let places = needs.places.entry(chunk).or_default();
+                if !places.contains(&location) {
+                    places.push(location);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(needs)
     }
-    Ok(found)
+
+    /// Writes objects again that are in packs of which less than half is needed.
+    fn move_objects(
+        &self,
+        collecting: &dyn Collecting,
+        packs: &BTreeMap<PackName, u64>,
+        needs: &Places,
+        collected: &mut Collected,
+    ) -> Result<Moves, StoreError> {
+        // The newest place is where a chunk stays.
+        let first = |places: &[Location]| places.first().copied().unwrap_or(Location::File);
+        let mut needed: HashMap<PackName, u64> = HashMap::new();
+        for places in needs.values() {
+            if let Location::Pack { pack, bytes, .. } = first(places) {
+                *needed.entry(pack).or_default() += u64::from(bytes);
+            }
+        }
+        let is_sparse = |location: &Location| match location {
+            Location::File => false,
+            Location::Pack { pack, .. } => {
+                let length = packs.get(pack).map_or(0, |bytes| bytes.saturating_sub(MAGIC.len() as u64));
+                needed.get(pack).is_some_and(|needed| needed * 2 < length)
+            }
+        };
+        let chunks = needs.iter().map(|(chunk, places)| Placed { chunk: *chunk, location: first(places) });
+        let mut moved: Vec<Placed> = chunks.filter(|placed| is_sparse(&placed.location)).collect();
+        moved.sort_unstable_by_key(|placed| placed.location);
+        let written = self.copy(collecting, &moved)?;
+        collected.rewritten_bytes = written.values().map(length).sum();
+        let mut moves = Moves::new();
+        for (chunk, places) in needs {
+            let to = written.get(chunk).copied().unwrap_or_else(|| first(places));
+            moves.extend(places.iter().filter(|from| **from != to).map(|from| ((*chunk, *from), to)));
+        }
+        Ok(moves)
+    }
+
+    /// Writes these objects into new packs; returns where they are.
+    fn copy(
+        &self,
+        collecting: &dyn Collecting,
+        moved: &[Placed],
+    ) -> Result<HashMap<ChunkName, Location>, StoreError> {
+        let batches = batches(moved.iter().map(|placed| length(&placed.location)));
+        let places = Mutex::new(HashMap::new());
+        // Reading has threads of its own.
+        for (from, to) in batches {
+            let moved = &moved[from..to];
+            let pack = Mutex::new(PackWriter::new()?);
+            self.read_objects(moved, |n, _, object| {
+                // A panic in between leaves an object that nobody knows.
+                let at = pack.lock().unwrap_or_else(PoisonError::into_inner).push(object);
+                places.lock().unwrap_or_else(PoisonError::into_inner).insert(moved[n].chunk, at);
+                Ok(())
+            })?;
+            let (name, bytes) = pack.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+            collecting.write(name, &bytes)?;
+        }
+        Ok(places.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has the entry of a checkpoint say where its objects are now.
+    fn replace_entry(
+        &self,
+        collecting: &dyn Collecting,
+        name: &str,
+        opened: &Opened,
+        moves: &Moves,
+    ) -> Result<(), StoreError> {
+        let now =
+            |placed: &Placed| moves.get(&(placed.chunk, placed.location)).copied().unwrap_or(placed.location);
+        if opened.entry.places.is_none() || opened.all().all(|placed| now(&placed) == placed.location) {
+            return Ok(());
+        }
+        let piece = |placed: &Placed| Placed { chunk: placed.chunk, location: now(placed) };
+        let index = opened.entry.index.iter().map(piece).collect();
+        let locations: Vec<Location> = opened.chunks().map(|placed| now(&placed)).collect();
+        let text = encode_places(&locations)?;
+        let text = IndexText::cut(&text, self.grain());
+        let old = opened.entry.places.iter().flatten();
+        let mut known: HashMap<ChunkName, Location> = old.map(|placed| (placed.chunk, now(placed))).collect();
+        let mut pack = PackWriter::new()?;
+        let mut places = Vec::new();
+        let mut is_used = false;
+        for (n, chunk) in text.pieces.iter().enumerate() {
+            let location = *known.entry(*chunk).or_insert_with(|| {
+                is_used = true;
+                pack.push(&self.codec.encode(Kind::Chunk, chunk, text.piece(n)))
+            });
+            places.push(Placed { chunk: *chunk, location });
+        }
+        if is_used {
+            let (name, bytes) = pack.finish();
+            collecting.write(name, &bytes)?;
+        }
+        let entry = Entry { index, places: Some(places) }.encode(name, &self.codec)?;
+        // Otherwise somebody has removed it meanwhile.
+        collecting.replace(name, &opened.bytes, &entry).map(drop)
+    }
 }
 
-/// How many files there are below a directory, and how long they are, as far as can be seen.
-fn count(directory: &Path) -> (u64, u64) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {
-        Ok(status) if status.is_dir() => {
-            let (more, longer) = count(&entry.path());
-            (files + more, bytes + longer)
-        }
-        status => (files + 1, bytes + status.map_or(0, |status| status.len())),
-    })
+fn length(location: &Location) -> u64 {
+    match *location {
+        Location::File => 0,
+        Location::Pack { bytes, .. } => bytes.into(),
+    }
 }

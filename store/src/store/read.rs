@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a store has, and getting it out.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::fcntl::FlockArg;
 use serde::Serialize;
-use stasis::criu::{ManifestError, OpenDirectory};
 use stasis::image::{Limit, for_each};
 
-use super::add::{FRONT, MAGIC};
-use super::{CHECKPOINTS, MAX_PIECES_BYTES, Store, check_name, open_regular, read_at_most};
+use super::{Store, check_name};
 use crate::Progress;
 use crate::assembly::Assembly;
-use crate::error::{StoreError, failed};
-use crate::index::{ChunkIndex, ChunkName, MAX_CHUNK_BYTES, MAX_INDEX_BYTES};
-use crate::object::{Codec, Kind, digits};
+use crate::entry::{Entry, parse_places};
+use crate::error::StoreError;
+use crate::index::{ChunkIndex, MAX_CHUNK_BYTES};
+use crate::object::{Codec, digits};
+use crate::pack::{Location, Placed, Span, spans};
+
+/// How often a checkpoint is looked for again whose packs are gone.
+const MOVES: usize = 8;
+/// How often an object is read that was not read right, where others carry it here.
+const READS: usize = 3;
 
 /// A checkpoint of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,40 +35,59 @@ pub struct Kept {
     pub own_bytes: u64,
 }
 
+/// A checkpoint, and where everything is that belongs to it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// The bytes of its entry.
+    pub(super) bytes: Vec<u8>,
+    pub(super) entry: Entry,
+    pub(super) index: ChunkIndex,
+    /// Where the objects of the index's chunks are, in the order of its list.
+    pub(super) locations: Vec<Location>,
+}
+
+impl Opened {
+    /// The chunks of the index, and where their objects are.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = Placed> {
+        let pairs = self.index.chunks.iter().zip(&self.locations);
+        pairs.map(|(chunk, location)| Placed { chunk: *chunk, location: *location })
+    }
+
+    /// These, and the pieces of the texts.
+    pub(super) fn all(&self) -> impl Iterator<Item = Placed> {
+        self.chunks().chain(self.entry.pieces().copied())
+    }
+}
+
 impl Store {
-    /// The names of its checkpoints, sorted.
+    /// The names of its checkpoints, sorted; of a bucket, those that are being added, too.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
+    /// [`StoreError::Io`], [`StoreError::Remote`].
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
-        let directory = self.path.join(CHECKPOINTS);
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&directory).map_err(failed("read", &directory))? {
-            let entry = entry.map_err(failed("read", &directory))?;
-            // What is not called like a checkpoint is not the store's.
-            names.extend(
-                entry.file_name().to_str().filter(|name| check_name(name).is_ok()).map(str::to_owned),
-            );
-        }
+        let mut names = self.newest_names()?;
         names.sort();
         Ok(names)
     }
 
-    /// Hands out the index of each checkpoint, one at a time, and the chunks that it is made of; not of those that are removed meanwhile.
+    /// The same, the newest first.
+    pub(super) fn newest_names(&self) -> Result<Vec<String>, StoreError> {
+        // What is not called like a checkpoint is not the store's.
+        Ok(self.backend.names()?.into_iter().filter(|name| check_name(name).is_ok()).collect())
+    }
+
+    /// Hands out each checkpoint, one at a time, the newest first; not those that are removed meanwhile.
     ///
     /// # Errors
-    /// As for [`Store::index`].
-    pub(super) fn each_index(
+    /// As for [`Store::opened`].
+    pub(super) fn each(
         &self,
-        mut take: impl FnMut(String, ChunkIndex, Vec<ChunkName>),
+        mut take: impl FnMut(String, Opened) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        for name in self.names()? {
-            match self.index(&name) {
+        for name in self.newest_names()? {
+            match self.opened(&name) {
                 Err(StoreError::Missing { .. }) => {}
-                index => {
-                    let (index, pieces) = index?;
-                    take(name, index, pieces);
-                }
+                opened => take(name, opened?)?,
             }
         }
         Ok(())
@@ -75,121 +96,195 @@ impl Store {
     /// What each of its checkpoints has, and has alone.
     ///
     /// # Errors
-    /// [`StoreError::Io`], [`StoreError::Index`], [`StoreError::Object`].
+    /// [`StoreError::Io`], [`StoreError::Remote`], [`StoreError::Index`], [`StoreError::Object`].
     pub fn list(&self) -> Result<Vec<Kept>, StoreError> {
-        let _lock = self.lock(FlockArg::LockShared)?;
+        let _lock = self.backend.share()?;
         let (mut counts, mut kept) = (BTreeMap::<[u8; 32], u64>::new(), Vec::new());
-        self.each_index(|_, index, _| {
-            index.chunks.iter().for_each(|chunk| *counts.entry(chunk.hash).or_default() += 1);
+        self.each(|_, opened| {
+            opened.index.chunks.iter().for_each(|chunk| *counts.entry(chunk.hash).or_default() += 1);
+            Ok(())
         })?;
-        self.each_index(|name, index, _| {
-            let own = index.chunks.iter().filter(|chunk| counts.get(&chunk.hash) == Some(&1));
+        self.each(|name, opened| {
+            let own = opened.index.chunks.iter().filter(|chunk| counts.get(&chunk.hash) == Some(&1));
             let own_bytes = own.map(|chunk| chunk.bytes).sum();
-            let (file_bytes, chunk_bytes) = (index.file_bytes(), index.chunk_bytes());
+            let (file_bytes, chunk_bytes) = (opened.index.file_bytes(), opened.index.chunk_bytes());
             kept.push(Kept { name, file_bytes, chunk_bytes, own_bytes });
+            Ok(())
         })?;
+        kept.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(kept)
     }
 
     /// Makes the directory of a checkpoint again.
     ///
     /// # Errors
-    /// [`StoreError::Missing`], [`StoreError::NotEmpty`], [`StoreError::NoRoom`], [`StoreError::Object`] when an object is damaged
-    /// or missing, [`StoreError::Io`]. What is there of the directory stays for another attempt.
+    /// [`StoreError::Missing`], [`StoreError::NotEmpty`], [`StoreError::NoRoom`], [`StoreError::Object`] or [`StoreError::Pack`] when
+    /// something is damaged or missing, [`StoreError::Unproven`] of a bucket without a key, [`StoreError::Io`], [`StoreError::Remote`].
+    /// What is there of the directory stays for another attempt.
     pub fn fetch(&self, name: &str, directory: &Path, progress: Progress<'_>) -> Result<PathBuf, StoreError> {
-        let _lock = self.lock(FlockArg::LockShared)?;
-        let assembly = Assembly::begin(directory, self.index(name)?.0)?;
-        let missing = assembly.missing();
-        let chunks = &assembly.index().chunks;
-        let all = missing.iter().map(|n| chunks[*n].bytes).sum();
+        if !self.is_proven {
+            return Err(StoreError::Unproven { store: self.place() });
+        }
+        let _lock = self.backend.share()?;
+        let mut opened = self.opened(name)?;
+        let assembly = Assembly::begin(directory, opened.index.clone())?;
+        let wanted = assembly.missing();
+        let all = wanted.iter().map(|n| assembly.index().chunks[*n].bytes).sum();
         let done = AtomicU64::new(0);
-        for_each(missing.len(), 1, &Limit::none(), |n, _| {
-            let chunk = &chunks[missing[n]];
-            assembly.place(missing[n], &self.read(chunk)?)?;
-            progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
-            Ok::<_, StoreError>(())
-        })?;
+        for left in (0..MOVES).rev() {
+            let missing = assembly.missing();
+            let chunks: Vec<Placed> = opened.chunks().collect();
+            let placed: Vec<Placed> = missing.iter().map(|n| chunks[*n]).collect();
+            let read = self.read_all(&placed, |n, bytes| {
+                assembly.place(missing[n], &bytes)?;
+                progress(
+                    done.fetch_add(placed[n].chunk.bytes, Ordering::Relaxed) + placed[n].chunk.bytes,
+                    all,
+                );
+                Ok(())
+            });
+            match read {
+                Err(error @ StoreError::Pack { .. }) if left > 0 => {
+                    // A collection may have moved objects, or somebody has removed the checkpoint.
+                    let now = self.opened(name)?;
+                    if now.bytes == opened.bytes || now.index != opened.index {
+                        return Err(error);
+                    }
+                    opened = now;
+                }
+                read => {
+                    read?;
+                    break;
+                }
+            }
+        }
         assembly.commit()
     }
 
     /// Reads every chunk of every checkpoint and of the indices; returns how many, and their bytes.
     ///
     /// # Errors
-    /// [`StoreError::Object`] with the first that is damaged or missing, [`StoreError::Index`], [`StoreError::Io`].
+    /// [`StoreError::Object`] or [`StoreError::Pack`] with the first that is damaged or missing, [`StoreError::Index`],
+    /// [`StoreError::Io`], [`StoreError::Remote`].
     pub fn verify(&self, progress: Progress<'_>) -> Result<(u64, u64), StoreError> {
-        let _lock = self.lock(FlockArg::LockShared)?;
-        let mut chunks: BTreeSet<ChunkName> = BTreeSet::new();
-        self.each_index(|_, index, pieces| chunks.extend(index.chunks.into_iter().chain(pieces)))?;
-        let chunks: Vec<ChunkName> = chunks.into_iter().collect();
-        let all = chunks.iter().map(|chunk| chunk.bytes).sum();
-        let done = AtomicU64::new(0);
-        for_each(chunks.len(), 1, &Limit::none(), |n, _| {
-            self.read(&chunks[n])?;
-            progress(done.fetch_add(chunks[n].bytes, Ordering::Relaxed) + chunks[n].bytes, all);
-            Ok::<_, StoreError>(())
+        let _lock = self.backend.share()?;
+        let mut seen = HashSet::new();
+        let mut placed: Vec<Placed> = Vec::new();
+        self.each(|_, opened| {
+            placed.extend(opened.all().filter(|placed| seen.insert((placed.chunk, placed.location))));
+            Ok(())
         })?;
-        Ok((chunks.len() as u64, all))
+        let all = placed.iter().map(|placed| placed.chunk.bytes).sum();
+        let done = AtomicU64::new(0);
+        self.read_all(&placed, |n, _| {
+            progress(done.fetch_add(placed[n].chunk.bytes, Ordering::Relaxed) + placed[n].chunk.bytes, all);
+            Ok(())
+        })?;
+        Ok((placed.len() as u64, all))
     }
 
-    /// The index of a checkpoint, and the chunks that it is made of.
+    /// A checkpoint.
     ///
     /// # Errors
-    /// As for [`Store::pieces`].
-    pub(super) fn index(&self, name: &str) -> Result<(ChunkIndex, Vec<ChunkName>), StoreError> {
-        let (pieces, mut text) = (self.pieces(name)?, Vec::new());
-        for piece in &pieces {
-            text.extend(self.read(piece)?);
-        }
-        Ok((ChunkIndex::parse(&text)?, pieces))
-    }
-
-    /// The chunks that the index of a checkpoint, of somebody who is trusted, is made of.
-    ///
-    /// # Errors
-    /// [`StoreError::Missing`], [`StoreError::Manifest`], [`StoreError::Index`], [`StoreError::Object`], [`StoreError::Io`].
-    pub(super) fn pieces(&self, name: &str) -> Result<Vec<ChunkName>, StoreError> {
+    /// [`StoreError::Missing`], [`StoreError::Name`], [`StoreError::Manifest`], [`StoreError::Index`], [`StoreError::Object`],
+    /// [`StoreError::Pack`], [`StoreError::Io`], [`StoreError::Remote`].
+    pub(super) fn opened(&self, name: &str) -> Result<Opened, StoreError> {
         check_name(name)?;
-        let path = self.place_of(name);
-        let directory = OpenDirectory::open(&self.path, self.trust.clone())?;
-        let file = match directory.file(&format!("{CHECKPOINTS}/{name}")) {
-            Err(ManifestError::File(error)) if error.is_not_found() => return Err(self.no_such(name)),
-            file => file?,
-        };
-        let most = FRONT as u64 + Codec::most(MAX_PIECES_BYTES);
-        let bytes = read_at_most(file, most).map_err(failed("read", &path))?;
-        let bad = |what: &str| StoreError::Index { what: format!("{}: {what}", path.display()) };
-        let (front, object) = bytes.split_first_chunk::<FRONT>().ok_or_else(|| bad("it is too short"))?;
-        let (magic, rest) = front.split_at(MAGIC.len());
-        let Some((kept, length)) = rest.split_first_chunk::<32>().filter(|_| magic == MAGIC) else {
-            return Err(bad("it does not begin like one"));
-        };
-        let length = length.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        if length > MAX_PIECES_BYTES {
-            return Err(bad("it is too long"));
+        let mut bytes = self.backend.entry(name)?.ok_or_else(|| self.no_such(name))?;
+        for left in (0..MOVES).rev() {
+            match self.open_entry(name, &bytes) {
+                Err(error @ StoreError::Pack { .. }) if left > 0 => {
+                    // A collection may have moved the index.
+                    let now = self.backend.entry(name)?.ok_or_else(|| self.no_such(name))?;
+                    if now == bytes {
+                        return Err(error);
+                    }
+                    bytes = now;
+                }
+                opened => {
+                    let (entry, index, locations) = opened?;
+                    return Ok(Opened { bytes, entry, index, locations });
+                }
+            }
         }
-        let list = self.codec.decode_named(Kind::Index(name), kept, length, object)?;
-        let pieces: Vec<ChunkName> =
-            serde_json::from_slice(&list).map_err(|error| bad(&error.to_string()))?;
-        let all = pieces.iter().fold(0_u64, |sum, piece| sum.saturating_add(piece.bytes));
-        match all <= MAX_INDEX_BYTES && pieces.iter().all(|piece| piece.bytes <= MAX_CHUNK_BYTES) {
-            true => Ok(pieces),
-            false => Err(bad("it is too long")),
-        }
+        Err(self.no_such(name))
     }
 
-    /// The bytes of a chunk, whose object is there and right.
+    fn open_entry(&self, name: &str, bytes: &[u8]) -> Result<(Entry, ChunkIndex, Vec<Location>), StoreError> {
+        let entry = Entry::parse(name, &self.codec, bytes)?;
+        let index = ChunkIndex::parse(&self.text(&entry.index)?)?;
+        let locations = match &entry.places {
+            None => vec![Location::File; index.chunks.len()],
+            Some(places) => parse_places(&self.text(places)?, index.chunks.len())?,
+        };
+        Ok((entry, index, locations))
+    }
+
+    /// The text that is made of these pieces.
+    fn text(&self, pieces: &[Placed]) -> Result<Vec<u8>, StoreError> {
+        let texts: Vec<std::sync::Mutex<Vec<u8>>> =
+            pieces.iter().map(|_| std::sync::Mutex::default()).collect();
+        self.read_all(pieces, |n, bytes| {
+            *texts[n].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = bytes;
+            Ok(())
+        })?;
+        let texts = texts
+            .into_iter()
+            .map(|text| text.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
+        Ok(texts.collect::<Vec<_>>().concat())
+    }
+
+    /// Reads chunks, and hands out the number of each and its bytes, in any order and from several threads.
     ///
     /// # Errors
-    /// [`StoreError::Object`], [`StoreError::Io`].
-    pub(super) fn read(&self, chunk: &ChunkName) -> Result<Vec<u8>, StoreError> {
-        let name = self.codec.name(&chunk.hash);
-        let path = self.object_path(&name);
-        let most = Codec::most(MAX_CHUNK_BYTES);
-        match open_regular(&path).and_then(|file| read_at_most(file, most)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(StoreError::Object { chunk: digits(&name), what: "it is missing" })
+    /// Those of `take`; [`StoreError::Object`], [`StoreError::Pack`], [`StoreError::Io`], [`StoreError::Remote`].
+    pub(super) fn read_all(
+        &self,
+        placed: &[Placed],
+        take: impl Fn(usize, Vec<u8>) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        self.read_objects(placed, |n, bytes, _| take(n, bytes))
+    }
+
+    /// The same, with the object of each, too.
+    ///
+    /// # Errors
+    /// As for [`Store::read_all`].
+    pub(super) fn read_objects(
+        &self,
+        placed: &[Placed],
+        take: impl Fn(usize, Vec<u8>, &[u8]) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        let spans = spans(placed.iter().map(|placed| placed.location));
+        for_each(spans.len(), self.backend.threads(), &Limit::none(), |n, _| match &spans[n] {
+            Span::File(item) => {
+                let object = self.object_in_file(&placed[*item])?;
+                take(*item, self.codec.decode(&placed[*item].chunk, &object)?, &object)
             }
-            object => self.codec.decode(chunk, &object.map_err(failed("read", &path))?),
-        }
+            Span::Pack { pack, offset, bytes, items } => {
+                let mut read = self.backend.read(*pack, *offset, *bytes)?;
+                for (item, from, length) in items {
+                    let chunk = &placed[*item].chunk;
+                    let mut decoded = self.codec.decode(chunk, &read[*from..from + length]);
+                    for _ in 1..READS {
+                        // What a directory has does not get better.
+                        if self.backend.is_read_back() || !matches!(decoded, Err(StoreError::Object { .. })) {
+                            break;
+                        }
+                        read = self.backend.read(*pack, *offset, *bytes)?;
+                        decoded = self.codec.decode(chunk, &read[*from..from + length]);
+                    }
+                    take(*item, decoded?, &read[*from..from + length])?;
+                }
+                Ok(())
+            }
+        })
+    }
+
+    /// An object of a store of version 1.
+    fn object_in_file(&self, placed: &Placed) -> Result<Vec<u8>, StoreError> {
+        let name = self.codec.name(&placed.chunk.hash);
+        let object = self.backend.object(&name, Codec::most(MAX_CHUNK_BYTES))?;
+        object.ok_or_else(|| StoreError::Object { chunk: digits(&name), what: "it is missing" })
     }
 }

