@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod agents;
+mod archive;
 mod beside;
 mod dispatch;
 mod doctor;
@@ -85,6 +86,8 @@ enum Command {
     Squash(squash::SquashArgs),
     /// Keep checkpoints that share their chunks (`docs/store.md`).
     Store(transfer::StoreArgs),
+    /// Look into the archives in which kubelet and podman keep checkpoints of containers, unpack and make them.
+    Archive(archive::ArchiveArgs),
     /// Send a checkpoint to another machine or process.
     Send(transfer::SendArgs),
     /// Receive a checkpoint from another machine or process.
@@ -147,6 +150,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Squash(args) => squash::run(&args),
         Command::Store(args) => transfer::store(&args),
+        Command::Archive(args) => archive::run(&args),
         Command::Send(args) => transfer::send(&args),
         Command::Receive(args) => transfer::receive(&args),
         Command::Dispatch(args) => dispatch::run(*args),

@@ -10,15 +10,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
 use stasis_tests::clients::with_clients;
 use stasis_tests::container::{
     Bundle, Container, Containerd, Podman, fill_root, rounds, run, wait_for_the_end_of,
 };
+use stasis_tests::criu;
 use stasis_tests::model;
 use stasis_tests::plain_criu::at_post_dump;
 use stasis_tests::server::{Client, Known};
 use stasis_tests::tree::descendants;
-use stasis_tests::worker::{is_alive, wait_until};
+use stasis_tests::worker::{is_alive, stasis, succeeded, wait_until};
 
 const IMAGE: &str = "localhost/worker:1";
 const WORKER: [&str; 5] = ["/app/counter-worker", "--until", "/out/stop", "--threads", "2"];
@@ -30,6 +32,11 @@ fn host() -> Podman {
     fill_root(&root, &["counter-worker"]);
     host.import(&root, IMAGE);
     host
+}
+
+/// What `stasis archive` says of something that it has done.
+fn archived(arguments: &[&str]) -> Value {
+    succeeded(&stasis(&[&["archive", "--json"], arguments].concat(), &criu()))
 }
 
 /// All rounds from the first one, none twice and none missing.
@@ -62,10 +69,24 @@ fn container_is_archived_removed_and_goes_on_on_another_host() {
     container.remove();
     let listed = run(Command::new("tar").arg("-tzf").arg(&archive));
     assert!(listed.contains("checkpoint/pages-1.img") && !listed.contains("stasis-1"), "{listed}");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (exported, unpacked) = (text(&archive), text(&shared.path().join("unpacked")));
+    let shown = archived(&["show", &exported]);
+    assert_eq!((&shown["name"], &shown["image"]), (&json!("worker"), &json!(IMAGE)), "{shown}");
+    assert!(
+        shown["images"].as_u64().unwrap() > 10 && shown["image_bytes"].as_u64().unwrap() > 1 << 20,
+        "{shown}"
+    );
+    archived(&["unpack", &exported, &unpacked]);
     // An archive names the image that it goes on top of.
     host.start_over(IMAGE);
 
-    let container = host.restore(&archive, "worker-again");
+    // Podman takes what was packed here.
+    let packed = shared.path().join("packed.tar");
+    archived(&["pack", &text(&packed), "--unpacked", &unpacked]);
+    let again = archived(&["show", &text(&packed)]);
+    assert_eq!((&again["id"], &again["image_bytes"]), (&shown["id"], &shown["image_bytes"]), "{again}");
+    let container = host.restore(&packed, "worker-again");
     container.wait_rounds(3);
     finishes(&container, shared.path());
     let log = container.log();
@@ -187,12 +208,26 @@ fn bundle_of_runc_is_archived_and_goes_on() {
     assert!(outcome.status.success(), "{outcome:?}: {}", bundle.criu_logs());
     wait_for_the_end_of(&processes);
     assert_eq!(bundle.pid(), None);
-    let archive = bundle.path("images.tar");
-    run(Command::new("tar").arg("-C").arg(&images).arg("-cf").arg(&archive).arg("."));
+    // An archive as kubelet has it.
+    let path = |name: &str| bundle.path(name).to_str().unwrap().to_owned();
+    let (packed, unpacked) = (path("packed.tar"), path("unpacked"));
+    let what = ["--bundle", &path("bundle"), "--id", bundle.id(), "--image", "here/counter:1"];
+    archived(&[&["pack", &packed, "--images", paths[1]], &what[..]].concat());
     fs::remove_dir_all(&images).unwrap();
-
-    fs::create_dir(&images).unwrap();
-    run(Command::new("tar").arg("-C").arg(&images).arg("-xf").arg(&archive));
+    let member = |name: &str| -> Value {
+        serde_json::from_str(&run(Command::new("tar").args(["-xOf", &packed, name]))).unwrap()
+    };
+    let config = member("config.dump");
+    assert_eq!((&config["id"], &config["rootfsImageName"]), (&json!(bundle.id()), &json!("here/counter:1")));
+    assert!(config["createdTime"].as_str().unwrap().ends_with('Z') && config["checkpointedTime"].is_string());
+    let spec = member("spec.dump");
+    let annotations = spec["annotations"]["io.kubernetes.cri-o.Annotations"].as_str().unwrap();
+    assert!(
+        serde_json::from_str::<Value>(annotations).unwrap().is_object() && spec["process"]["args"].is_array()
+    );
+    archived(&["unpack", &packed, &unpacked]);
+    let images = format!("{unpacked}/checkpoint");
+    let paths = ["--image-path", &images, "--work-path", paths[3]];
     bundle.start(&[&["restore"], &paths[..]].concat(), &log);
     wait_rounds(3);
     fs::write(shared.path().join("stop"), "").unwrap();
