@@ -8,7 +8,8 @@
 //!             [["pack", offset, [length...]]...], objects that follow each other in a pack
 //! version 1   "STASISIX"  the same, without random bytes, of [chunk...], the pieces of the index's text; each object is a file
 //! ```
-//! The random bytes tell two entries of a name from each other that are the same otherwise.
+//! The random bytes tell two entries of a name from each other that are the same otherwise; the first eight of them stay when the entry of a
+//! checkpoint is replaced.
 //!
 //! INVARIANT: an entry that was read has a location for each chunk of its index, and none is longer than an object can be.
 
@@ -24,8 +25,10 @@ use crate::random::random;
 pub(crate) const MAGIC: &[u8; 8] = b"STASISI2";
 /// The first bytes of an entry whose objects are files.
 pub(crate) const MAGIC_1: &[u8; 8] = b"STASISIX";
-/// Random bytes behind that.
+/// Random bytes behind that: the first eight tell the checkpoint from others of its name, and stay.
 const NUMBER: usize = 16;
+/// The bytes that stay.
+const IDENTITY: usize = 8;
 /// Bytes of the object's name and length.
 const FRONT: usize = 32 + 8;
 /// Longest list of the pieces of both texts, bytes.
@@ -39,6 +42,9 @@ pub(crate) struct Entry {
     /// Of the text that says where the objects of the index's chunks are; `None` in version 1, where each is a file.
     pub(crate) places: Option<Vec<Placed>>,
 }
+
+/// What tells a checkpoint from others that have, or had, its name.
+pub(crate) type Identity = [u8; IDENTITY];
 
 /// A piece in the list.
 type TextPiece = (ChunkName, PackName, u32, u32);
@@ -63,11 +69,21 @@ impl Entry {
         self.index.iter().chain(self.places.iter().flatten())
     }
 
-    /// The bytes of the entry of a checkpoint with this name.
+    /// Which checkpoint the bytes of an entry are of; `None` in version 1.
+    pub(crate) fn identity(bytes: &[u8]) -> Option<Identity> {
+        bytes.strip_prefix(MAGIC)?.first_chunk().copied()
+    }
+
+    /// The bytes of the entry of a checkpoint with this name: of a new one, or of the one that is known by this.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`], [`StoreError::Io`]; [`StoreError::Index`] for one of version 1, which is not written.
-    pub(crate) fn encode(&self, name: &str, codec: &Codec) -> Result<Vec<u8>, StoreError> {
+    pub(crate) fn encode(
+        &self,
+        name: &str,
+        codec: &Codec,
+        identity: Option<Identity>,
+    ) -> Result<Vec<u8>, StoreError> {
         let bad = |what: String| StoreError::Index { what };
         let piece = |placed: &Placed| match placed.location {
             Location::Pack { pack, offset, bytes } => Some((placed.chunk, pack, offset, bytes)),
@@ -86,8 +102,9 @@ impl Entry {
         let (kind, chunk) = (Kind::Index(name), ChunkName::of(&list));
         let object = codec.encode(kind, &chunk, &list);
         let named = codec.name_of(kind, &chunk.hash);
-        let number: [u8; NUMBER] = random()?;
-        Ok([MAGIC, &number[..], &named, &chunk.bytes.to_le_bytes(), &object].concat())
+        let identity = identity.map_or_else(random, Ok)?;
+        let number: [u8; NUMBER - IDENTITY] = random()?;
+        Ok([MAGIC, &identity[..], &number, &named, &chunk.bytes.to_le_bytes(), &object].concat())
     }
 
     /// The same entry with another number; `None` if it has none.
@@ -95,11 +112,12 @@ impl Entry {
     /// # Errors
     /// [`StoreError::Io`].
     pub(crate) fn renumbered(bytes: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
-        let Some((_, rest)) = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(NUMBER)) else {
+        let Some((number, rest)) = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(NUMBER))
+        else {
             return Ok(None);
         };
-        let number: [u8; NUMBER] = random()?;
-        Ok(Some([MAGIC, &number[..], rest].concat()))
+        let new: [u8; NUMBER - IDENTITY] = random()?;
+        Ok(Some([MAGIC, &number[..IDENTITY], &new, rest].concat()))
     }
 
     /// Takes the bytes of an entry apart that somebody else wrote.
@@ -170,7 +188,7 @@ fn is_possible(location: &Location) -> bool {
 pub fn read_any(bytes: &[u8]) {
     let codec = Codec::default();
     if let Ok(entry) = Entry::parse("it", &codec, bytes)
-        && let Ok(again) = entry.encode("it", &codec)
+        && let Ok(again) = entry.encode("it", &codec, None)
     {
         assert!(Entry::parse("it", &codec, &again).is_ok_and(|again| again == entry), "its own entry");
     }
@@ -259,11 +277,14 @@ mod tests {
     #[test]
     fn entry_is_parsed_as_it_was_encoded_and_by_its_name_only() {
         for codec in [Codec::default(), Codec { key: Some(Key::new(&[1; 32])), ..Codec::default() }] {
-            let bytes = entry().encode("web-1", &codec).unwrap();
+            let bytes = entry().encode("web-1", &codec, None).unwrap();
             assert_eq!(Entry::parse("web-1", &codec, &bytes).unwrap(), entry());
             assert_eq!(Entry::parse("web-2", &codec, &bytes).is_err(), codec.key.is_some());
             let renumbered = Entry::renumbered(&bytes).unwrap().unwrap();
             assert_ne!(renumbered, bytes);
+            assert_eq!(Entry::identity(&renumbered), Entry::identity(&bytes));
+            let other = entry().encode("web-1", &codec, None).unwrap();
+            assert_ne!(Entry::identity(&other), Entry::identity(&bytes));
             assert_eq!(Entry::parse("web-1", &codec, &renumbered).unwrap(), entry());
             assert_eq!(Entry::renumbered(b"STASISI2").unwrap(), None);
             for bit in (0..bytes.len() * 8).filter(|bit| !(64..192).contains(bit)) {
@@ -284,7 +305,7 @@ mod tests {
         let entry = Entry::parse("it", &codec, &bytes).unwrap();
         assert_eq!(entry.pieces().map(|placed| placed.chunk).collect::<Vec<_>>(), chunks);
         assert!(entry.pieces().all(|placed| placed.location == Location::File) && entry.places.is_none());
-        assert!(entry.encode("it", &codec).is_err());
+        assert!(entry.encode("it", &codec, None).is_err());
     }
 
     #[test]
@@ -293,7 +314,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Placed)| {
             let mut entry = entry();
             change(&mut entry.index[1]);
-            let bytes = entry.encode("it", &codec).unwrap();
+            let bytes = entry.encode("it", &codec, None).unwrap();
             assert!(Entry::parse("it", &codec, &bytes).is_err());
         };
         refused(&|placed| placed.chunk.bytes = u64::MAX);

@@ -2,7 +2,7 @@
 //! What an archive has.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Component, Path};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -110,7 +110,7 @@ pub(super) fn each(archive: &Path, mut take: impl FnMut(Member<'_>) -> Result<()
         ensure!(parts.len() <= MAX_DEPTH, "{path:?} of {} is too deep", archive.display());
         let is_directory = match entry.header().entry_type() {
             EntryType::Directory => true,
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => false,
+            EntryType::Regular | EntryType::Continuous => false,
             EntryType::XGlobalHeader => continue,
             other => bail!("{path:?} of {} is neither a file nor a directory ({other:?})", archive.display()),
         };
@@ -121,7 +121,8 @@ pub(super) fn each(archive: &Path, mut take: impl FnMut(Member<'_>) -> Result<()
         let (name, bytes) = (parts.join("/"), entry.size());
         take(Member { name, bytes, is_directory, contents: &mut entry })?;
     }
-    Ok(())
+    // What is behind the last member has the checksum of what was compressed.
+    io::copy(&mut tar.into_inner(), &mut io::sink()).with_context(named).map(drop)
 }
 
 impl Contents {
@@ -286,6 +287,16 @@ mod tests {
     }
 
     #[test]
+    fn checksum_of_what_was_compressed_is_looked_at() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        gzip.write_all(&tar(&whole())).unwrap();
+        let mut bytes = gzip.finish().unwrap();
+        let pages = bytes.windows(100).position(|window| window == [7; 100]).unwrap();
+        bytes[pages] ^= 1;
+        assert!(Contents::read(file(&bytes).path()).is_err());
+    }
+
+    #[test]
     fn nothing_of_an_archive_leads_elsewhere() {
         let temporary = tempfile::tempdir().unwrap();
         for (kind, name) in [
@@ -295,6 +306,7 @@ mod tests {
             (EntryType::Symlink, "checkpoint/link"),
             (EntryType::Link, "checkpoint/link"),
             (EntryType::Fifo, "checkpoint/fifo"),
+            (EntryType::GNUSparse, "checkpoint/sparse"),
             (EntryType::Char, "checkpoint/device"),
             // Twice.
             (EntryType::Regular, CONFIG),

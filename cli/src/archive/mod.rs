@@ -111,5 +111,6 @@ fn prose(contents: &Contents) -> String {
     for member in &contents.others {
         line!(text, "  {member}");
     }
-    text
+    // Names are of whoever made the archive.
+    text.chars().filter(|c| !c.is_control() || *c == '\n').collect()
 }

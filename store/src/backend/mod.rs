@@ -85,6 +85,12 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// As for [`Backend::mark`]; [`StoreError::Pack`] when it is not there, or shorter.
     fn read(&self, pack: PackName, offset: u64, bytes: u64) -> Result<Vec<u8>, StoreError>;
 
+    /// All packs that are there, and their lengths.
+    ///
+    /// # Errors
+    /// As for [`Backend::mark`].
+    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError>;
+
     /// An object that has a file of its own, of at most `most` bytes.
     ///
     /// # Errors
@@ -137,40 +143,34 @@ pub(crate) trait Adding: Sync {
 
 /// A collection. Others may add again when this is gone.
 pub(crate) trait Collecting: Sync {
-    /// All packs that are there, and their lengths.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`], [`StoreError::Remote`].
-    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError>;
-
     /// Makes sure that nobody has taken this for dead so far.
     ///
     /// # Errors
-    /// [`StoreError::Superseded`]; as for [`Collecting::packs`].
+    /// [`StoreError::Superseded`], [`StoreError::Io`], [`StoreError::Remote`].
     fn confirm(&self) -> Result<(), StoreError>;
 
     /// Writes a pack.
     ///
     /// # Errors
-    /// As for [`Collecting::packs`].
+    /// As for [`Collecting::confirm`].
     fn write(&self, pack: PackName, bytes: &[u8]) -> Result<(), StoreError>;
 
     /// Has all packs stay that were written, and replaces the entry of a checkpoint, unless it is not `from` any more, which was read before
     /// this was confirmed; whether it was replaced.
     ///
     /// # Errors
-    /// As for [`Collecting::packs`].
+    /// As for [`Collecting::confirm`].
     fn replace(&self, name: &str, from: &[u8], to: &[u8]) -> Result<bool, StoreError>;
 
     /// Removes these packs, which no entry has. Nothing is decided after this.
     ///
     /// # Errors
-    /// As for [`Collecting::packs`]; [`StoreError::Superseded`].
+    /// As for [`Collecting::confirm`]; [`StoreError::Superseded`].
     fn remove(&mut self, packs: &[PackName]) -> Result<(), StoreError>;
 
     /// Removes what commands which ended have left, and objects that have files of their own and are not in `wanted`.
     ///
     /// # Errors
-    /// As for [`Collecting::packs`].
+    /// As for [`Collecting::confirm`].
     fn sweep(&mut self, wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError>;
 }

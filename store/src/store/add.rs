@@ -21,10 +21,13 @@ use crate::entry::{Entry, encode_places};
 use crate::error::StoreError;
 use crate::index::ChunkName;
 use crate::object::Kind;
-use crate::pack::{Location, PackWriter, Placed, batches};
+use crate::pack::{Location, PackName, PackWriter, Placed, batches};
 
 /// Of so many chunks of the newest checkpoints an addition knows where they are, which takes a quarter of a GiB of memory.
 const MAX_KNOWN: usize = 1 << 21;
+
+/// Packs that are written at a time, at most.
+const LANES: usize = 16;
 
 /// What adding a checkpoint has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -82,7 +85,7 @@ impl Store {
         let index_pieces = writer.write_text(&text, &mut known)?;
         let places = encode_places(&locations)?;
         let places = writer.write_text(&IndexText::cut(&places, self.grain()), &mut known)?;
-        let entry = Entry { index: index_pieces, places: Some(places) }.encode(name, &self.codec)?;
+        let entry = Entry { index: index_pieces, places: Some(places) }.encode(name, &self.codec, None)?;
         let (new_chunks, new_bytes) = (writer.new_chunks, writer.new_bytes + entry.len() as u64);
         adding.commit(&entry)?;
         Ok(Added {
@@ -116,6 +119,16 @@ impl Store {
             if known.len() >= MAX_KNOWN {
                 break;
             }
+        }
+        if !self.backend.is_read_back() {
+            // Somebody, or a rule of the bucket, may have removed packs.
+            let packs: HashMap<PackName, u64> = self.backend.packs()?.into_iter().collect();
+            known.retain(|_, location| match *location {
+                Location::File => true,
+                Location::Pack { pack, offset, bytes } => {
+                    packs.get(&pack).is_some_and(|length| u64::from(offset) + u64::from(bytes) <= *length)
+                }
+            });
         }
         Ok(known)
     }
@@ -174,8 +187,7 @@ impl Writer<'_> {
         let batches = batches(new.iter().map(|n| chunks[*n].bytes));
         let (written, placed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
         let codec = &self.store.codec;
-        for_each(batches.len(), self.store.backend.threads(), &Limit::none(), |batch, _| {
-            let (from, to) = batches[batch];
+        let write = |(from, to): (usize, usize)| {
             let (mut pack, mut places) = (PackWriter::new()?, Vec::with_capacity(to - from));
             for n in &new[from..to] {
                 let chunk = &chunks[*n];
@@ -189,6 +201,11 @@ impl Writer<'_> {
             // A panic in between leaves the list as before, or with these.
             placed.lock().unwrap_or_else(PoisonError::into_inner).extend(places);
             Ok::<_, StoreError>(())
+        };
+        // Each lane has a pack in memory.
+        let lanes = LANES.min(batches.len());
+        for_each(lanes, self.store.backend.threads(), &Limit::none(), |lane, _| {
+            batches.iter().skip(lane).step_by(lanes).try_for_each(|batch| write(*batch))
         })?;
         self.new_chunks += new.len() as u64;
         self.new_bytes += written.into_inner();

@@ -80,7 +80,7 @@ impl Store {
     /// [`StoreError::Io`], [`StoreError::Remote`].
     pub fn collect(&self, options: CollectOptions) -> Result<Collected, StoreError> {
         let mut collecting = self.backend.collect(options.abandon)?;
-        let packs: BTreeMap<PackName, u64> = collecting.packs()?.into_iter().collect();
+        let packs: BTreeMap<PackName, u64> = self.backend.packs()?.into_iter().collect();
         let Needs { places, entries } = self.needs()?;
         // What was read is what nobody else who collects could have replaced, and a later one makes sure that it is not this any more.
         collecting.confirm()?;
@@ -107,7 +107,7 @@ impl Store {
         })?;
         // Those that were written just now are in use.
         let removed: Vec<PackName> = packs.keys().filter(|pack| !left.contains(*pack)).copied().collect();
-        let now: BTreeMap<PackName, u64> = collecting.packs()?.into_iter().collect();
+        let now: BTreeMap<PackName, u64> = self.backend.packs()?.into_iter().collect();
         collecting.remove(&removed)?;
         let swept = collecting.sweep(&files)?;
         let bytes =
@@ -163,7 +163,19 @@ impl Store {
         let chunks = needs.iter().map(|(chunk, places)| Placed { chunk: *chunk, location: first(places) });
         let mut moved: Vec<Placed> = chunks.filter(|placed| is_sparse(&placed.location)).collect();
         moved.sort_unstable_by_key(|placed| placed.location);
-        let written = self.copy(collecting, &moved)?;
+        let written = loop {
+            match self.copy(collecting, &moved) {
+                Err(error @ (StoreError::Object { .. } | StoreError::Pack { .. })) => {
+                    tracing::warn!(%error, "a damaged pack stays as it is");
+                    let before = moved.len();
+                    self.leave_damaged(&mut moved);
+                    if moved.len() == before {
+                        return Err(error);
+                    }
+                }
+                written => break written?,
+            }
+        };
         collected.rewritten_bytes = written.values().map(length).sum();
         let mut moves = Moves::new();
         for (chunk, places) in needs {
@@ -171,6 +183,21 @@ impl Store {
             moves.extend(places.iter().filter(|from| **from != to).map(|from| ((*chunk, *from), to)));
         }
         Ok(moves)
+    }
+
+    /// Takes out what is in packs of which something cannot be read.
+    fn leave_damaged(&self, moved: &mut Vec<Placed>) {
+        let pack = |placed: &Placed| match placed.location {
+            Location::Pack { pack, .. } => Some(pack),
+            Location::File => None,
+        };
+        let mut damaged = HashSet::new();
+        for group in moved.chunk_by(|one, other| pack(one) == pack(other)) {
+            if self.read_all(group, |_, _| Ok(())).is_err() {
+                damaged.extend(group.first().and_then(pack));
+            }
+        }
+        moved.retain(|placed| pack(placed).is_none_or(|pack| !damaged.contains(&pack)));
     }
 
     /// Writes these objects into new packs; returns where they are.
@@ -231,7 +258,11 @@ impl Store {
             let (name, bytes) = pack.finish();
             collecting.write(name, &bytes)?;
         }
-        let entry = Entry { index, places: Some(places) }.encode(name, &self.codec)?;
+        let entry = Entry { index, places: Some(places) }.encode(
+            name,
+            &self.codec,
+            Entry::identity(&opened.bytes),
+        )?;
         // Otherwise somebody has removed it meanwhile.
         collecting.replace(name, &opened.bytes, &entry).map(drop)
     }

@@ -168,19 +168,44 @@ impl Store {
     /// [`StoreError::Io`], [`StoreError::Remote`].
     pub fn verify(&self, progress: Progress<'_>) -> Result<(u64, u64), StoreError> {
         let _lock = self.backend.share()?;
+        let mut placed = self.all_placed()?;
+        for left in (0..MOVES).rev() {
+            let all = placed.iter().map(|placed| placed.chunk.bytes).sum();
+            let done = AtomicU64::new(0);
+            let read = self.read_all(&placed, |n, _| {
+                progress(
+                    done.fetch_add(placed[n].chunk.bytes, Ordering::Relaxed) + placed[n].chunk.bytes,
+                    all,
+                );
+                Ok(())
+            });
+            match read {
+                Err(error @ StoreError::Pack { .. }) if left > 0 => {
+                    // A collection may have moved objects.
+                    let now = self.all_placed()?;
+                    if now == placed {
+                        return Err(error);
+                    }
+                    placed = now;
+                }
+                read => {
+                    read?;
+                    break;
+                }
+            }
+        }
+        Ok((placed.len() as u64, placed.iter().map(|placed| placed.chunk.bytes).sum()))
+    }
+
+    /// All that checkpoints need, each once.
+    fn all_placed(&self) -> Result<Vec<Placed>, StoreError> {
         let mut seen = HashSet::new();
         let mut placed: Vec<Placed> = Vec::new();
         self.each(|_, opened| {
             placed.extend(opened.all().filter(|placed| seen.insert((placed.chunk, placed.location))));
             Ok(())
         })?;
-        let all = placed.iter().map(|placed| placed.chunk.bytes).sum();
-        let done = AtomicU64::new(0);
-        self.read_all(&placed, |n, _| {
-            progress(done.fetch_add(placed[n].chunk.bytes, Ordering::Relaxed) + placed[n].chunk.bytes, all);
-            Ok(())
-        })?;
-        Ok((placed.len() as u64, all))
+        Ok(placed)
     }
 
     /// A checkpoint.

@@ -8,7 +8,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -53,10 +53,17 @@ impl Store {
         // A collection may come between the next two acts.
         let _lock = self.backend.share()?;
         let prefix = if kind == StagingKind::In { IN } else { OUT };
-        let path = make_unique(self.backend.staging(), prefix)?;
-        let opened = File::open(&path).map_err(failed("open", &path))?;
-        let lock = Flock::lock(opened, FlockArg::LockExclusiveNonblock);
-        Ok(Staging { lock: Some(lock.map_err(|(_, errno)| refused("lock", &path)(errno))?), path })
+        loop {
+            let path = make_unique(self.backend.staging(), prefix)?;
+            let Ok(opened) = File::open(&path) else { continue };
+            // A collection that is not kept away has it locked while it removes it.
+            let lock = Flock::lock(opened, FlockArg::LockExclusive);
+            let lock = lock.map_err(|(_, errno)| refused("lock", &path)(errno))?;
+            let own = lock.metadata().map_err(failed("stat", &path))?.ino();
+            if fs::symlink_metadata(&path).is_ok_and(|there| there.ino() == own) {
+                return Ok(Staging { lock: Some(lock), path });
+            }
+        }
     }
 }
 
@@ -129,27 +136,29 @@ pub(super) fn of_buckets() -> Result<PathBuf, StoreError> {
     Ok(path)
 }
 
-/// The directories of commands in `staging` that may have ended.
+/// The directories of commands in `staging` that have ended, locked, so that nobody begins to work there.
 ///
 /// # Errors
 /// [`StoreError::Io`].
-pub(crate) fn abandoned(staging: &Path) -> Result<Vec<PathBuf>, StoreError> {
+pub(crate) fn abandoned(staging: &Path) -> Result<Vec<(PathBuf, Flock<File>)>, StoreError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(staging).map_err(failed("read", staging))? {
         let entry = entry.map_err(failed("read", staging))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_abandoned(&entry.path()) {
-            found.push(entry.path());
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Some(lock) = lock_abandoned(&path)
+        {
+            found.push((path, lock));
         }
     }
     Ok(found)
 }
 
-/// Whether nobody works in a staging directory, and nobody misses what is in it.
-fn is_abandoned(path: &Path) -> bool {
-    let Ok(opened) = File::open(path) else { return false };
-    let is_free = Flock::lock(opened, FlockArg::LockExclusiveNonblock).is_ok();
+/// Locks a staging directory, if nobody works in it, and nobody misses what is in it.
+fn lock_abandoned(path: &Path) -> Option<Flock<File>> {
+    let lock = Flock::lock(File::open(path).ok()?, FlockArg::LockExclusiveNonblock).ok()?;
     let is_in = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(IN));
-    is_free && !(is_in && has_manifest(&path.join(CHECKPOINT)))
+    (!(is_in && has_manifest(&path.join(CHECKPOINT)))).then_some(lock)
 }
 
 /// Whether a checkpoint is complete, of one tree or of several.

@@ -385,6 +385,50 @@ fn packs_of_which_little_is_needed_are_written_again() {
 }
 
 #[test]
+fn packs_that_a_bucket_has_lost_are_not_relied_upon() {
+    let temporary = tempfile::tempdir().unwrap();
+    let [_, tested] = stores(temporary.path(), &Codec::default());
+    let checkpoint = open(&write(&temporary.path().join("c"), &[noise(1 << 20, 1)], b"pages"));
+    tested.store.add("one", &checkpoint, NOBODY).unwrap();
+    let (key, ..) = tested.longest("one");
+    for (n, left) in [Some(100), None].into_iter().enumerate() {
+        let bytes = tested.objects().remove(&key).unwrap_or_default();
+        tested.set(&key, left.map(|left| &bytes[..left]));
+        let name = format!("other-{n}");
+        tested.store.add(&name, &checkpoint, NOBODY).unwrap();
+        let back = tested.store.fetch(&name, &temporary.path().join(&name), NOBODY).unwrap();
+        assert_eq!(files(&back), files(checkpoint.path()));
+    }
+}
+
+#[test]
+fn damaged_pack_of_which_little_is_needed_keeps_no_other_one_from_being_collected() {
+    let temporary = tempfile::tempdir().unwrap();
+    for (n, tested) in stores(temporary.path(), &Codec::default()).into_iter().enumerate() {
+        let store = &tested.store;
+        let add = |name: &str, buffers: &[Vec<u8>]| {
+            let checkpoint = open(&write(&temporary.path().join(format!("{name}-{n}")), buffers, b"pages"));
+            store.add(name, &checkpoint, NOBODY).unwrap();
+        };
+        for (all, part, seed) in [("all-1", "part-1", 1), ("all-2", "part-2", 10)] {
+            add(all, &[noise(3 << 20, seed), noise(1 << 20, seed + 1)]);
+            add(part, &[noise(1 << 20, seed + 1)]);
+        }
+        let (key, offset, _) = tested.longest("part-1");
+        let mut damaged = tested.objects()[&key].clone();
+        damaged[offset + 9] ^= 1;
+        tested.set(&key, Some(&damaged));
+        store.remove("all-1").unwrap();
+        store.remove("all-2").unwrap();
+        let collected = collect(store);
+        assert!(collected.rewritten_bytes > 3 << 18 && collected.rewritten_bytes < 5 << 18, "{collected:?}");
+        assert!(tested.packs().contains(&key));
+        store.fetch("part-2", &temporary.path().join(format!("back-{n}")), NOBODY).unwrap();
+        store.fetch("part-1", &temporary.path().join(format!("bad-{n}")), NOBODY).unwrap_err();
+    }
+}
+
+#[test]
 fn copies_of_two_who_added_at_the_same_time_become_one() {
     let temporary = tempfile::tempdir().unwrap();
     let [tested, _] = stores(temporary.path(), &Codec::default());

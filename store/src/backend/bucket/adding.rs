@@ -8,6 +8,7 @@ use super::collecting::Collection;
 use super::objects::{Condition, Version};
 use super::{AGAIN, Adding, Backend, BucketBackend, Kept, Owner, RESERVED};
 use crate::backend::MARK_FILE;
+use crate::entry::Entry;
 use crate::error::StoreError;
 use crate::pack::PackName;
 
@@ -28,18 +29,18 @@ impl<'b> BucketAdding<'b> {
         check_conditions(backend)?;
         let until = Instant::now() + backend.patience;
         loop {
-            let adding = Self::reserve(backend, name)?;
-            match Collection::read(backend)? {
-                Some((Collection::Deciding(by), _)) if Instant::now() >= until => {
+            if let Some((Collection::Deciding(by), _)) = Collection::read(backend)? {
+                if Instant::now() >= until {
                     return Err(StoreError::Collecting { store: backend.called(), by: by.called() });
                 }
-                Some((Collection::Deciding(_), _)) => {
-                    // The decision waits for this reservation.
-                    drop(adding);
-                    sleep(AGAIN);
-                }
-                _ => return Ok(adding),
+                sleep(AGAIN);
+                continue;
             }
+            let adding = Self::reserve(backend, name)?;
+            if !matches!(Collection::read(backend)?, Some((Collection::Deciding(_), _))) {
+                return Ok(adding);
+            }
+            // The decision waits for this reservation, which is given up.
         }
     }
 
@@ -66,8 +67,12 @@ impl<'b> BucketAdding<'b> {
 
 /// Makes sure that the server looks at conditions, on which all of this depends. Not every one does.
 fn check_conditions(backend: &BucketBackend) -> Result<(), StoreError> {
-    // It is there, and if it is written it is as it was.
-    let Some(mark) = backend.mark()? else { return Ok(()) };
+    // It is there, and if it is written it says the same. It is not the same bytes: those would look as if a first attempt had its effect.
+    let Some(mut mark) = backend.mark()? else { return Ok(()) };
+    match mark.last() {
+        Some(b' ') => drop(mark.pop()),
+        _ => mark.push(b' '),
+    }
     let none = Version("\"00000000000000000000000000000000\"".to_owned());
     for condition in [Condition::Absent, Condition::Is(&none)] {
         if backend.objects.put(MARK_FILE, &mark, condition)?.is_some() {
@@ -86,8 +91,15 @@ impl Adding for BucketAdding<'_> {
         let lost = || StoreError::Superseded { store: self.backend.called(), name: self.name.clone() };
         let reserved = self.reserved.as_ref().ok_or_else(lost)?;
         let key = BucketBackend::entry_key(&self.name);
-        let committed = self.backend.objects.put(&key, entry, Condition::Is(reserved))?;
-        committed.ok_or_else(lost)?;
+        let committed = self.backend.objects.put(&key, entry, Condition::Is(reserved));
+        if !matches!(committed, Ok(Some(_))) {
+            // It may be there, and have been replaced by a collection since.
+            let is_ours = matches!(self.backend.kept(&self.name), Ok(Some((Kept::Entry(there), _)))
+                if Entry::identity(&there).is_some() && Entry::identity(&there) == Entry::identity(entry));
+            if !is_ours {
+                return committed?.map(drop).ok_or_else(lost);
+            }
+        }
         self.reserved = None;
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Instant;
 
@@ -10,10 +11,12 @@ use serde::{Deserialize, Serialize};
 use stasis::image::{Limit, for_each};
 
 use super::objects::{Condition, Version};
-use super::{AGAIN, Backend, BucketBackend, COLLECTION, Collecting, Kept, MAX_SMALL, Owner, PACKS};
+use super::{
+    AGAIN, Backend, BucketBackend, CHECKPOINTS, COLLECTION, Collecting, Kept, MAX_SMALL, Owner, ROUNDS,
+};
 use crate::backend::Swept;
 use crate::entry::Entry;
-use crate::error::{StoreError, failed};
+use crate::error::{RemoteError, StoreError, failed};
 use crate::pack::PackName;
 use crate::store::abandoned;
 
@@ -56,6 +59,8 @@ pub(super) struct BucketCollecting<'b> {
     owner: Owner,
     /// What the bucket says of collections while it is this one; `None` when somebody has taken it over.
     version: Option<Version>,
+    /// Whether an entry may still be replaced by somebody who does not collect any more: then the next collection has to know it.
+    is_unsettled: AtomicBool,
 }
 
 impl<'b> BucketCollecting<'b> {
@@ -88,7 +93,8 @@ impl<'b> BucketCollecting<'b> {
                 None => sleep(AGAIN),
             }
         };
-        let collecting = Self { backend, owner, version: Some(version) };
+        let is_unsettled = AtomicBool::new(is_taken_over);
+        let collecting = Self { backend, owner, version: Some(version), is_unsettled };
         while let Some((name, by)) = collecting.end_reservations(abandon)? {
             if Instant::now() >= until {
                 return Err(backend.busy(&name, &by));
@@ -97,6 +103,7 @@ impl<'b> BucketCollecting<'b> {
         }
         if is_taken_over {
             collecting.renumber()?;
+            collecting.is_unsettled.store(false, Ordering::Relaxed);
         }
         Ok(collecting)
     }
@@ -105,21 +112,38 @@ impl<'b> BucketCollecting<'b> {
     fn renumber(&self) -> Result<(), StoreError> {
         for name in self.backend.names()? {
             let key = BucketBackend::entry_key(&name);
+            let mut rounds = 0;
             let is_settled = || -> Result<bool, StoreError> {
                 let Some((Kept::Entry(entry), version)) = self.backend.kept(&name)? else { return Ok(true) };
                 let Some(entry) = Entry::renumbered(&entry)? else { return Ok(true) };
                 Ok(self.backend.objects.put(&key, &entry, Condition::Is(&version))?.is_some())
             };
             // It has just been replaced otherwise, or removed.
-            while !is_settled()? {}
+            while !is_settled()? {
+                rounds += 1;
+                if rounds == ROUNDS {
+                    return Err(self.backend.restless(&key));
+                }
+                sleep(AGAIN);
+            }
         }
         Ok(())
     }
 
     /// Looks for reservations, and ends those that are abandoned; returns one that is not over.
     fn end_reservations(&self, abandon: bool) -> Result<Option<(String, String)>, StoreError> {
-        for name in self.backend.names()? {
-            let Some((kept, version)) = self.backend.kept(&name)? else { continue };
+        let prefix = format!("{CHECKPOINTS}/");
+        let listed = self.backend.objects.list(&prefix)?;
+        // What is longer is an entry, and what is empty is nothing any more.
+        for listed in listed.iter().filter(|listed| (1..=MAX_SMALL).contains(&listed.bytes)) {
+            let Some(name) = listed.key.strip_prefix(&prefix).map(str::to_owned) else { continue };
+            // Objects of that kind are never removed.
+            let gone = || StoreError::Remote {
+                act: "read",
+                object: self.backend.objects.called(&listed.key),
+                source: RemoteError::Answer("it is listed, and not there".to_owned()),
+            };
+            let (kept, version) = self.backend.kept(&name)?.ok_or_else(gone)?;
             match kept {
                 Kept::Entry(_) => {}
                 Kept::Reserved(_) if abandon => {
@@ -147,15 +171,6 @@ impl<'b> BucketCollecting<'b> {
 }
 
 impl Collecting for BucketCollecting<'_> {
-    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError> {
-        let listed = self.backend.objects.list(&format!("{PACKS}/"))?;
-        let pack = |key: &str| PackName::parse(key.rsplit('/').next().unwrap_or(key));
-        // What is not called like a pack is not the store's.
-        let packs = listed.iter().filter_map(|listed| Some((pack(&listed.key)?, listed.bytes, &listed.key)));
-        let own = packs.filter(|(pack, _, key)| BucketBackend::pack_key(*pack) == **key);
-        Ok(own.map(|(pack, bytes, _)| (pack, bytes)).collect())
-    }
-
     fn confirm(&self) -> Result<(), StoreError> {
         let now = Collection::read(self.backend)?.map(|(_, version)| version);
         match now.is_some() && now == self.version {
@@ -174,7 +189,12 @@ impl Collecting for BucketCollecting<'_> {
         if bytes != from {
             return Ok(false);
         }
-        Ok(self.backend.objects.put(&key, to, Condition::Is(&version))?.is_some())
+        let replaced = self.backend.objects.put(&key, to, Condition::Is(&version));
+        if replaced.is_err() {
+            // It may be on its way.
+            self.is_unsettled.store(true, Ordering::Relaxed);
+        }
+        Ok(replaced?.is_some())
     }
 
     fn remove(&mut self, packs: &[PackName]) -> Result<(), StoreError> {
@@ -187,7 +207,7 @@ impl Collecting for BucketCollecting<'_> {
 
     fn sweep(&mut self, _wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
-        for left in abandoned(self.backend.staging())? {
+        for (left, _lock) in abandoned(self.backend.staging())? {
             fs::remove_dir_all(&left).map_err(failed("remove", &left))?;
             swept.removed += 1;
         }
@@ -198,6 +218,12 @@ impl Collecting for BucketCollecting<'_> {
 impl Drop for BucketCollecting<'_> {
     fn drop(&mut self) {
         if self.version.is_none() {
+            return;
+        }
+        if self.is_unsettled.load(Ordering::Relaxed) {
+            tracing::warn!(
+                "the next collection has to abandon this one, and makes sure that nothing of it is on its way"
+            );
             return;
         }
         let idle = Collection::Idle(self.owner.clone());

@@ -29,6 +29,7 @@ mod tests;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::Duration;
 
 use nix::fcntl::Flock;
@@ -39,7 +40,7 @@ use self::collecting::BucketCollecting;
 use self::objects::{Condition, Objects, Version};
 use super::{Adding, Backend, CHECKPOINTS, Collecting, MARK_FILE, MAX_MARK, PACKS};
 use crate::entry::Entry;
-use crate::error::StoreError;
+use crate::error::{RemoteError, StoreError};
 use crate::pack::PackName;
 use crate::random::random;
 
@@ -53,6 +54,8 @@ const MAX_SMALL: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often they look.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How often an object is read again that somebody else has replaced.
+const ROUNDS: usize = 100;
 /// Connections, at least; a connection waits for a server most of the time.
 const CONNECTIONS: usize = 8;
 
@@ -155,6 +158,16 @@ impl BucketBackend {
         StoreError::Adding { store: self.called(), name: name.to_owned(), by: by.to_owned() }
     }
 
+    /// An object that is another one whenever it is to be replaced.
+    fn restless(&self, key: &str) -> StoreError {
+        let what = "it has another ETag whenever it is read".to_owned();
+        StoreError::Remote {
+            act: "replace",
+            object: self.objects.called(key),
+            source: RemoteError::Answer(what),
+        }
+    }
+
     /// Why a name cannot be had that is not free.
     fn taken(&self, name: &str, kept: &Kept) -> StoreError {
         match kept {
@@ -204,18 +217,27 @@ impl Backend for BucketBackend {
     }
 
     fn remove(&self, name: &str) -> Result<bool, StoreError> {
-        loop {
+        let mut seen = None;
+        for _ in 0..ROUNDS {
             match self.kept(name)? {
-                Some((Kept::Entry(_), version)) => {
-                    // Otherwise a collection has replaced it.
+                Some((Kept::Entry(entry), version)) => {
+                    let identity = Entry::identity(&entry);
+                    // The one that was to be removed is gone, and this is another one of its name.
+                    if *seen.get_or_insert(identity) != identity {
+                        return Ok(true);
+                    }
                     if self.free(name, &version)? {
                         return Ok(true);
                     }
+                    // A collection has replaced it.
+                    sleep(AGAIN);
                 }
+                Some((Kept::Reserved(_) | Kept::Free, _)) | None if seen.is_some() => return Ok(true),
                 Some((Kept::Reserved(by), _)) => return Err(self.busy(name, &by)),
                 Some((Kept::Free, _)) | None => return Ok(false),
             }
         }
+        Err(self.restless(&Self::entry_key(name)))
     }
 
     fn read(&self, pack: PackName, offset: u64, bytes: u64) -> Result<Vec<u8>, StoreError> {
@@ -226,6 +248,15 @@ impl Backend for BucketBackend {
             true => Ok(read),
             false => Err(bad("it is too short")),
         }
+    }
+
+    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError> {
+        let listed = self.objects.list(&format!("{PACKS}/"))?;
+        let pack = |key: &str| PackName::parse(key.rsplit('/').next().unwrap_or(key));
+        // What is not called like a pack is not the store's.
+        let packs = listed.iter().filter_map(|listed| Some((pack(&listed.key)?, listed.bytes, &listed.key)));
+        let own = packs.filter(|(pack, _, key)| Self::pack_key(*pack) == **key);
+        Ok(own.map(|(pack, bytes, _)| (pack, bytes)).collect())
     }
 
     fn object(&self, _name: &[u8; 32], _most: u64) -> Result<Option<Vec<u8>>, StoreError> {

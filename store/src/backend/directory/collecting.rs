@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::adding::Incoming;
 use super::files::{directories, replace, sync_directory};
-use super::{Backend, CHECKPOINTS, CHUNKS, Collecting, DirectoryBackend, INCOMING, PACKS};
+use super::{Backend, CHECKPOINTS, CHUNKS, Collecting, DirectoryBackend, INCOMING};
 use crate::backend::Swept;
 use crate::error::{StoreError, failed};
 use crate::pack::PackName;
@@ -38,16 +38,6 @@ impl Swept {
 }
 
 impl Collecting for DirectoryCollecting<'_> {
-    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError> {
-        let mut packs = Vec::new();
-        each_file(&self.backend.path.join(PACKS), |name, _, bytes| {
-            // What is not called like a pack is not the store's.
-            packs.extend(PackName::parse(name).map(|pack| (pack, bytes)));
-            Ok(())
-        })?;
-        Ok(packs)
-    }
-
     fn confirm(&self) -> Result<(), StoreError> {
         // The lock is held.
         Ok(())
@@ -92,7 +82,8 @@ impl Collecting for DirectoryCollecting<'_> {
         })?;
         // Nobody adds now.
         let staged = abandoned(self.backend.staging())?;
-        for left in directories(&self.backend.path.join(INCOMING))?.into_iter().chain(staged) {
+        let staged_paths = staged.iter().map(|(path, _)| path.clone());
+        for left in directories(&self.backend.path.join(INCOMING))?.into_iter().chain(staged_paths) {
             let (files, bytes) = count(&left);
             fs::remove_dir_all(&left).map_err(failed("remove", &left))?;
             swept.remove(files, bytes);
@@ -102,7 +93,7 @@ impl Collecting for DirectoryCollecting<'_> {
 }
 
 /// Hands out the regular files in the directories of one: name, path, length.
-fn each_file(
+pub(super) fn each_file(
     path: &Path,
     mut take: impl FnMut(&str, &Path, u64) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {

@@ -28,7 +28,7 @@ use queues::words::size;
 use stasis::criu::{ManifestError, OpenDirectory, Trust};
 
 use self::adding::DirectoryAdding;
-use self::collecting::DirectoryCollecting;
+use self::collecting::{DirectoryCollecting, each_file};
 use self::files::{open_regular, publish, read_at_most, replace, sync_directory};
 use super::{Adding, Backend, CHECKPOINTS, Collecting, MARK_FILE, MAX_MARK, PACKS};
 use crate::entry::Entry;
@@ -196,6 +196,16 @@ impl Backend for DirectoryBackend {
         let mut read = vec![0; size(bytes)];
         file.read_exact_at(&mut read, offset).map_err(failed("read", &path))?;
         Ok(read)
+    }
+
+    fn packs(&self) -> Result<Vec<(PackName, u64)>, StoreError> {
+        let mut packs = Vec::new();
+        each_file(&self.path.join(PACKS), |name, _, bytes| {
+            // What is not called like a pack is not the store's.
+            packs.extend(PackName::parse(name).map(|pack| (pack, bytes)));
+            Ok(())
+        })?;
+        Ok(packs)
     }
 
     fn object(&self, name: &[u8; 32], most: u64) -> Result<Option<Vec<u8>>, StoreError> {

@@ -145,10 +145,13 @@ impl S3 {
     fn ask(&self, asked: Asked<'_>, method: Method, sign: impl Fn() -> Url) -> Result<Answer, StoreError> {
         let mut is_repeated = false;
         for attempt in 1.. {
+            let ahead = self.ahead.load(Ordering::Relaxed);
             let (error, had_effect) = match self.ask_once(&asked, method, &sign()) {
                 Ok((status, tag, bytes)) => match self.judge(status, &bytes) {
                     None => return Ok(Answer { status, tag, bytes, is_repeated }),
                     Some((error, true)) => (error, status.is_server_error()),
+                    // It was signed for another time than the server has; it is learnt once.
+                    Some((error, false)) if self.ahead.load(Ordering::Relaxed) != ahead => (error, false),
                     Some((error, false)) => return Err(self.failed(&asked, error)),
                 },
                 Err(error @ RemoteError::Connection(_)) => (error, true),
@@ -217,8 +220,10 @@ impl S3 {
         if let Some(date) = date.and_then(|date| rfc2822::parse(date).ok()) {
             let ahead = date.timestamp().as_millisecond() - Timestamp::now().as_millisecond();
             // Its text has seconds, and it took a while to come.
-            let ahead = if ahead.abs() < 30_000 { 0 } else { ahead };
-            self.ahead.store(ahead, Ordering::Relaxed);
+            let known = self.ahead.load(Ordering::Relaxed);
+            if (ahead - known).abs() >= 30_000 {
+                self.ahead.store(ahead, Ordering::Relaxed);
+            }
         }
     }
 
@@ -229,9 +234,9 @@ impl S3 {
         }
         let text = String::from_utf8_lossy(bytes);
         let code = element(&text, "Code").unwrap_or_default();
-        // An answer without a body says nothing else.
+        // What another server on the way does not find may well be there.
         let is_about_object = match status {
-            StatusCode::NOT_FOUND => matches!(code, "NoSuchKey" | "NoSuchVersion" | ""),
+            StatusCode::NOT_FOUND => matches!(code, "NoSuchKey" | "NoSuchVersion"),
             StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE => true,
             _ => false,
         };
@@ -336,7 +341,13 @@ impl Objects for S3 {
         {
             return Ok(Some(version));
         }
-        Ok(None)
+        match when {
+            Condition::Always => {
+                let what = format!("it has status {} for a write without a condition", answer.status);
+                Err(self.failed(&asked, RemoteError::Answer(what)))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn delete(&self, key: &str) -> Result<(), StoreError> {

@@ -176,6 +176,17 @@ fn what_a_server_refuses_is_said_at_once() {
 }
 
 #[test]
+fn what_another_server_does_not_find_is_not_missing() {
+    let page = || answer("404 Not Found", "", b"<html>no such page</html>");
+    let (s3, _) = failing(usize::MAX, page);
+    assert!(s3.get("key", 5).is_err() && s3.get_part("key", 0, 1).is_err() && s3.list("packs/").is_err());
+    assert!(s3.put("key", b"x", Condition::Always).is_err() && s3.delete("key").is_err());
+    // Nor is anything written that S3 says it has not.
+    let (s3, _) = failing(usize::MAX, || refusal("404 Not Found", "NoSuchKey"));
+    assert!(s3.put("key", b"x", Condition::Always).is_err());
+}
+
+#[test]
 fn objects_that_are_not_there_and_conditions_that_are_not_met_are_no_errors() {
     let (s3, _) = failing(usize::MAX, || refusal("404 Not Found", "NoSuchKey"));
     assert!(s3.get("key", 5).unwrap().is_none() && s3.get_part("key", 0, 1).unwrap().is_none());
