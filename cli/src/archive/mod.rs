@@ -16,9 +16,10 @@ mod contents;
 mod pack;
 mod unpack;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -91,6 +92,12 @@ pub fn run(args: &ArchiveArgs) -> Result<()> {
         false => output::report(text),
     }
     Ok(())
+}
+
+/// The directory in which a path is to be made, which must not be there.
+fn above_new(path: &Path) -> Result<&Path> {
+    ensure!(fs::symlink_metadata(path).is_err(), "{} is there already", path.display());
+    Ok(path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))
 }
 
 fn prose(contents: &Contents) -> String {

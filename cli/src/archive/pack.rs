@@ -5,14 +5,14 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tar::{Builder, EntryType, Header};
 
 use super::contents::{Config, Contents};
-use super::{CONFIG, IMAGES, SPEC};
+use super::{CONFIG, IMAGES, SPEC, above_new};
 
 /// The annotation in which CRI-O has those of the container, as JSON; without it an archive is not restored.
 const ANNOTATIONS: &str = "io.kubernetes.cri-o.Annotations";
@@ -51,8 +51,7 @@ pub(super) struct PackArgs {
 /// The archive is there, something cannot be read, or is missing.
 pub(super) fn pack(args: &PackArgs) -> Result<u64> {
     let archive = &args.archive;
-    ensure!(fs::symlink_metadata(archive).is_err(), "{} is there already", archive.display());
-    let above = archive.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = above_new(archive)?;
     let own = tempfile::Builder::new().prefix(".stasis-archive-").tempfile_in(above);
     let own = own.with_context(|| format!("Cannot write in {}", above.display()))?;
     let mut tar = Builder::new(BufWriter::new(own.as_file()));

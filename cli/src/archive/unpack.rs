@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use super::above_new;
 use super::contents::{Contents, Member, each};
 
 /// Unpacks an archive into a directory that is not there; it has its name when all of it is on the disk.
@@ -15,8 +16,7 @@ use super::contents::{Contents, Member, each};
 /// # Errors
 /// As for [`each`]; something is missing, or the directory is there.
 pub(super) fn unpack(archive: &Path, directory: &Path) -> Result<Contents> {
-    ensure!(fs::symlink_metadata(directory).is_err(), "{} is there already", directory.display());
-    let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = above_new(directory)?;
     let own = tempfile::Builder::new().prefix(".stasis-archive-").tempdir_in(above);
     let own = own.with_context(|| format!("Cannot make a directory in {}", above.display()))?;
     let mut contents = Contents::default();
@@ -25,7 +25,7 @@ pub(super) fn unpack(archive: &Path, directory: &Path) -> Result<Contents> {
     let opened = File::open(own.path())?;
     nix::unistd::syncfs(&opened)?;
     // One that is empty would be replaced.
-    ensure!(fs::symlink_metadata(directory).is_err(), "{} is there already", directory.display());
+    above_new(directory)?;
     fs::rename(own.path(), directory).with_context(|| format!("Cannot make {}", directory.display()))?;
     // It has another name.
     let _ = own.keep();

@@ -379,7 +379,7 @@ fn own_directory(partial: &Path) -> Result<Flock<File>, StoreError> {
 }
 
 /// Makes a private directory, if there is none.
-fn make_directory(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn make_directory(path: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.map_err(failed("create", path)),

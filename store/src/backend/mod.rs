@@ -9,13 +9,14 @@ pub(crate) mod directory;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 
 use nix::fcntl::Flock;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, failed};
 use crate::pack::PackName;
+use crate::store::abandoned;
 
 /// Name of the file, or object, that says what a store is.
 pub(crate) const MARK_FILE: &str = "stasis-store.json";
@@ -33,6 +34,38 @@ pub(crate) struct Swept {
     pub(crate) removed_bytes: u64,
     pub(crate) left: u64,
     pub(crate) left_bytes: u64,
+}
+
+impl Swept {
+    fn remove(&mut self, files: u64, bytes: u64) {
+        self.removed += files;
+        self.removed_bytes += bytes;
+    }
+
+    /// Removes a directory, and notes what was in it.
+    fn remove_directory(&mut self, path: &Path) -> Result<(), StoreError> {
+        let (files, bytes) = count(path);
+        fs::remove_dir_all(path).map_err(failed("remove", path))?;
+        self.remove(files, bytes);
+        Ok(())
+    }
+
+    /// Removes what commands which ended have left in `staging`.
+    fn remove_abandoned(&mut self, staging: &Path) -> Result<(), StoreError> {
+        abandoned(staging)?.iter().try_for_each(|(left, _lock)| self.remove_directory(left))
+    }
+}
+
+/// How many files there are below a directory, and how long they are, as far as can be seen.
+fn count(directory: &Path) -> (u64, u64) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {
+        Ok(status) if status.is_dir() => {
+            let (more, longer) = count(&entry.path());
+            (files + more, bytes + longer)
+        }
+        status => (files + 1, bytes + status.map_or(0, |status| status.len())),
+    })
 }
 
 /// Where a store is.
@@ -172,5 +205,5 @@ pub(crate) trait Collecting: Sync {
     ///
     /// # Errors
     /// As for [`Collecting::confirm`].
-    fn sweep(&mut self, wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError>;
+    fn sweep(self: Box<Self>, wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError>;
 }

@@ -14,7 +14,6 @@ use stasis::image::{Limit, for_each};
 
 use super::{Mark, Store, VERSION, check_name};
 use crate::Progress;
-use crate::backend::Adding;
 use crate::checkpoint::Checkpoint;
 use crate::cut::{Cut, Grain, segment};
 use crate::entry::{Entry, encode_places};
@@ -45,7 +44,7 @@ pub struct Added {
 }
 
 /// Where the objects of chunks are.
-type Known = HashMap<ChunkName, Location>;
+pub(super) type Known = HashMap<ChunkName, Location>;
 
 impl Store {
     /// Makes sure that a checkpoint of this name could be added.
@@ -78,13 +77,18 @@ impl Store {
         }
         let index = checkpoint.index();
         let mut known = self.known()?;
-        let mut writer = Writer { store: self, adding: &*adding, new_chunks: 0, new_bytes: 0 };
+        let write = |pack, bytes: &[u8]| adding.write(pack, bytes);
+        let mut writer = Writer::new(self, &write);
         let read = |n: usize| checkpoint.read(n);
+        self.forget_damaged(&mut known, &index.chunks);
         let locations = writer.write(&index.chunks, &mut known, &read, progress)?;
-        let text = IndexText::cut(checkpoint.text(), self.grain());
-        let index_pieces = writer.write_text(&text, &mut known)?;
-        let places = encode_places(&locations)?;
-        let places = writer.write_text(&IndexText::cut(&places, self.grain()), &mut known)?;
+        let mut write_text = |text: &[u8]| {
+            let text = IndexText::cut(text, self.grain());
+            self.forget_damaged(&mut known, &text.pieces);
+            writer.write_text(&text, &mut known)
+        };
+        let index_pieces = write_text(checkpoint.text())?;
+        let places = write_text(&encode_places(&locations)?)?;
         let entry = Entry { index: index_pieces, places: Some(places) }.encode(name, &self.codec, None)?;
         let (new_chunks, new_bytes) = (writer.new_chunks, writer.new_bytes + entry.len() as u64);
         adding.commit(&entry)?;
@@ -160,15 +164,23 @@ impl Store {
     }
 }
 
+/// Writes a pack.
+type WritePack<'w> = dyn Fn(PackName, &[u8]) -> Result<(), StoreError> + Sync + 'w;
+
 /// Writes chunks that nobody has into packs.
-struct Writer<'w> {
+pub(super) struct Writer<'w> {
     store: &'w Store,
-    adding: &'w dyn Adding,
+    write_pack: &'w WritePack<'w>,
     new_chunks: u64,
     new_bytes: u64,
 }
 
-impl Writer<'_> {
+impl<'w> Writer<'w> {
+    /// One whose packs are written so.
+    pub(super) fn new(store: &'w Store, write_pack: &'w WritePack<'w>) -> Self {
+        Self { store, write_pack, new_chunks: 0, new_bytes: 0 }
+    }
+
     /// Writes the chunks that are not `known`, which they are then; returns where each is.
     fn write(
         &mut self,
@@ -177,7 +189,6 @@ impl Writer<'_> {
         read: &(dyn Fn(usize) -> Result<Vec<u8>, StoreError> + Sync),
         progress: Progress<'_>,
     ) -> Result<Vec<Location>, StoreError> {
-        self.store.forget_damaged(known, chunks);
         let all = chunks.iter().map(|chunk| chunk.bytes).sum();
         let mut seen = BTreeSet::new();
         let is_new = |n: &usize| !known.contains_key(&chunks[*n]) && seen.insert(chunks[*n]);
@@ -197,7 +208,7 @@ impl Writer<'_> {
                 progress(done.fetch_add(chunk.bytes, Ordering::Relaxed) + chunk.bytes, all);
             }
             let (name, bytes) = pack.finish();
-            self.adding.write(name, &bytes)?;
+            (self.write_pack)(name, &bytes)?;
             // A panic in between leaves the list as before, or with these.
             placed.lock().unwrap_or_else(PoisonError::into_inner).extend(places);
             Ok::<_, StoreError>(())
@@ -213,7 +224,12 @@ impl Writer<'_> {
         Ok(chunks.iter().map(|chunk| known[chunk]).collect())
     }
 
-    fn write_text(&mut self, text: &IndexText<'_>, known: &mut Known) -> Result<Vec<Placed>, StoreError> {
+    /// Writes the pieces of a text that are not `known`; returns where each is.
+    pub(super) fn write_text(
+        &mut self,
+        text: &IndexText<'_>,
+        known: &mut Known,
+    ) -> Result<Vec<Placed>, StoreError> {
         let read = |n: usize| Ok(text.piece(n).to_vec());
         let locations = self.write(&text.pieces, known, &read, &|_, _| ())?;
         let placed = text.pieces.iter().zip(locations);

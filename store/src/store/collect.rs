@@ -13,14 +13,14 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 use super::Store;
-use super::add::IndexText;
+use super::add::{IndexText, Known, Writer};
 use super::check_name;
 use super::read::Opened;
 use crate::backend::Collecting;
 use crate::entry::{Entry, encode_places};
 use crate::error::StoreError;
 use crate::index::ChunkName;
-use crate::object::Kind;
+use crate::object::Codec;
 use crate::pack::{Location, MAGIC, PackName, PackWriter, Placed, batches};
 
 /// How a store is collected.
@@ -57,6 +57,26 @@ struct Needs {
     places: Places,
     /// The hashes of their entries.
     entries: HashMap<String, blake3::Hash>,
+    in_use: InUse,
+}
+
+/// What checkpoints need, as a whole.
+#[derive(Debug, Default)]
+struct InUse {
+    packs: HashSet<PackName>,
+    /// Names of objects that have files of their own.
+    files: HashSet<[u8; 32]>,
+}
+
+impl InUse {
+    fn note(&mut self, opened: &Opened, codec: &Codec) {
+        for placed in opened.all() {
+            match placed.location {
+                Location::Pack { pack, .. } => drop(self.packs.insert(pack)),
+                Location::File => drop(self.files.insert(codec.name(&placed.chunk.hash))),
+            }
+        }
+    }
 }
 
 impl Store {
@@ -81,7 +101,7 @@ impl Store {
     pub fn collect(&self, options: CollectOptions) -> Result<Collected, StoreError> {
         let mut collecting = self.backend.collect(options.abandon)?;
         let packs: BTreeMap<PackName, u64> = self.backend.packs()?.into_iter().collect();
-        let Needs { places, entries } = self.needs()?;
+        let Needs { places, entries, in_use } = self.needs()?;
         // What was read is what nobody else who collects could have replaced, and a later one makes sure that it is not this any more.
         collecting.confirm()?;
         let mut collected = Collected::default();
@@ -94,20 +114,13 @@ impl Store {
                 _ => Ok(()),
             })?;
         }
-        // As it is now, whoever has removed what meanwhile.
-        let (mut left, mut files) = (HashSet::new(), HashSet::new());
-        self.each(|_, opened| {
-            for placed in opened.all() {
-                match placed.location {
-                    Location::Pack { pack, .. } => drop(left.insert(pack)),
-                    Location::File => drop(files.insert(self.codec.name(&placed.chunk.hash))),
-                }
-            }
-            Ok(())
-        })?;
-        // Those that were written just now are in use.
+        let (in_use, now) = match moves.is_empty() {
+            true => (in_use, packs.clone()),
+            // As it is now: entries have been replaced, and packs written.
+            false => (self.in_use()?, self.backend.packs()?.into_iter().collect()),
+        };
+        let InUse { packs: left, files } = in_use;
         let removed: Vec<PackName> = packs.keys().filter(|pack| !left.contains(*pack)).copied().collect();
-        let now: BTreeMap<PackName, u64> = self.backend.packs()?.into_iter().collect();
         collecting.remove(&removed)?;
         let swept = collecting.sweep(&files)?;
         let bytes =
@@ -125,6 +138,7 @@ impl Store {
         let mut needs = Needs::default();
         self.each(|name, opened| {
             needs.entries.insert(name, blake3::hash(&opened.bytes));
+            needs.in_use.note(&opened, &self.codec);
             for Placed { chunk, location } in opened.all().filter(|placed| placed.location != Location::File)
             {
                 let places = needs.places.entry(chunk).or_default();
@@ -135,6 +149,16 @@ impl Store {
             Ok(())
         })?;
         Ok(needs)
+    }
+
+    /// What checkpoints need now, as a whole.
+    fn in_use(&self) -> Result<InUse, StoreError> {
+        let mut in_use = InUse::default();
+        self.each(|_, opened| {
+            in_use.note(&opened, &self.codec);
+            Ok(())
+        })?;
+        Ok(in_use)
     }
 
     /// Writes objects again that are in packs of which less than half is needed.
@@ -241,23 +265,11 @@ impl Store {
         let index = opened.entry.index.iter().map(piece).collect();
         let locations: Vec<Location> = opened.chunks().map(|placed| now(&placed)).collect();
         let text = encode_places(&locations)?;
-        let text = IndexText::cut(&text, self.grain());
         let old = opened.entry.places.iter().flatten();
-        let mut known: HashMap<ChunkName, Location> = old.map(|placed| (placed.chunk, now(placed))).collect();
-        let mut pack = PackWriter::new()?;
-        let mut places = Vec::new();
-        let mut is_used = false;
-        for (n, chunk) in text.pieces.iter().enumerate() {
-            let location = *known.entry(*chunk).or_insert_with(|| {
-                is_used = true;
-                pack.push(&self.codec.encode(Kind::Chunk, chunk, text.piece(n)))
-            });
-            places.push(Placed { chunk: *chunk, location });
-        }
-        if is_used {
-            let (name, bytes) = pack.finish();
-            collecting.write(name, &bytes)?;
-        }
+        let mut known: Known = old.map(|placed| (placed.chunk, now(placed))).collect();
+        let write = |pack, bytes: &[u8]| collecting.write(pack, bytes);
+        let mut writer = Writer::new(self, &write);
+        let places = writer.write_text(&IndexText::cut(&text, self.grain()), &mut known)?;
         let entry = Entry { index, places: Some(places) }.encode(
             name,
             &self.codec,

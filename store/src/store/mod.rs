@@ -105,7 +105,7 @@ impl Store {
         let backend: Box<dyn Backend> = match place {
             StorePlace::Directory(path) => Box::new(DirectoryBackend::create(path, trust, &mark)?),
             StorePlace::Bucket { bucket, prefix } => {
-                let backend = BucketBackend::new(Box::new(S3::open(bucket, prefix)?), staging::of_buckets()?);
+                let backend = open_bucket(bucket, prefix)?;
                 if backend.mark()?.is_none() {
                     backend.make(&mark)?;
                 }
@@ -132,9 +132,7 @@ impl Store {
         let is_proven = is_proven(place, &codec, &trust);
         let backend: Box<dyn Backend> = match place {
             StorePlace::Directory(path) => Box::new(DirectoryBackend::open(path, trust)?),
-            StorePlace::Bucket { bucket, prefix } => {
-                Box::new(BucketBackend::new(Box::new(S3::open(bucket, prefix)?), staging::of_buckets()?))
-            }
+            StorePlace::Bucket { bucket, prefix } => Box::new(open_bucket(bucket, prefix)?),
         };
         Ok(Self { is_proven, ..Self::on(backend, codec)? })
     }
@@ -194,6 +192,11 @@ impl Store {
         };
         StoreError::Missing { store: self.place(), name: name.to_owned(), known }
     }
+}
+
+/// The part of a bucket whose keys begin so, where there may be no store yet.
+fn open_bucket(bucket: &str, prefix: &str) -> Result<BucketBackend, StoreError> {
+    Ok(BucketBackend::new(Box::new(S3::open(bucket, prefix)?), staging::of_buckets()?))
 }
 
 /// Whether what is fetched is of somebody who is trusted: a directory's owner is looked at.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
@@ -126,38 +127,28 @@ impl Store {
             return Err(StoreError::Unproven { store: self.place() });
         }
         let _lock = self.backend.share()?;
-        let mut opened = self.opened(name)?;
+        let opened = self.opened(name)?;
         let assembly = Assembly::begin(directory, opened.index.clone())?;
         let wanted = assembly.missing();
         let all = wanted.iter().map(|n| assembly.index().chunks[*n].bytes).sum();
         let done = AtomicU64::new(0);
-        for left in (0..MOVES).rev() {
+        let read = |opened: &Opened| {
             let missing = assembly.missing();
             let chunks: Vec<Placed> = opened.chunks().collect();
             let placed: Vec<Placed> = missing.iter().map(|n| chunks[*n]).collect();
-            let read = self.read_all(&placed, |n, bytes| {
+            self.read_all(&placed, |n, bytes| {
                 assembly.place(missing[n], &bytes)?;
-                progress(
-                    done.fetch_add(placed[n].chunk.bytes, Ordering::Relaxed) + placed[n].chunk.bytes,
-                    all,
-                );
+                let bytes = placed[n].chunk.bytes;
+                progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
                 Ok(())
-            });
-            match read {
-                Err(error @ StoreError::Pack { .. }) if left > 0 => {
-                    // A collection may have moved objects, or somebody has removed the checkpoint.
-                    let now = self.opened(name)?;
-                    if now.bytes == opened.bytes || now.index != opened.index {
-                        return Err(error);
-                    }
-                    opened = now;
-                }
-                read => {
-                    read?;
-                    break;
-                }
-            }
-        }
+            })
+        };
+        // Another checkpoint may have the name by now.
+        let moved = |before: &Opened| {
+            let now = self.opened(name)?;
+            Ok((now.bytes != before.bytes && now.index == before.index).then_some(now))
+        };
+        while_moved(opened, read, moved)?;
         assembly.commit()
     }
 
@@ -168,33 +159,21 @@ impl Store {
     /// [`StoreError::Io`], [`StoreError::Remote`].
     pub fn verify(&self, progress: Progress<'_>) -> Result<(u64, u64), StoreError> {
         let _lock = self.backend.share()?;
-        let mut placed = self.all_placed()?;
-        for left in (0..MOVES).rev() {
-            let all = placed.iter().map(|placed| placed.chunk.bytes).sum();
-            let done = AtomicU64::new(0);
-            let read = self.read_all(&placed, |n, _| {
-                progress(
-                    done.fetch_add(placed[n].chunk.bytes, Ordering::Relaxed) + placed[n].chunk.bytes,
-                    all,
-                );
+        let bytes_of = |placed: &[Placed]| placed.iter().map(|placed| placed.chunk.bytes).sum::<u64>();
+        let read = |placed: &Vec<Placed>| {
+            let (all, done) = (bytes_of(placed), AtomicU64::new(0));
+            self.read_all(placed, |n, _| {
+                let bytes = placed[n].chunk.bytes;
+                progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
                 Ok(())
-            });
-            match read {
-                Err(error @ StoreError::Pack { .. }) if left > 0 => {
-                    // A collection may have moved objects.
-                    let now = self.all_placed()?;
-                    if now == placed {
-                        return Err(error);
-                    }
-                    placed = now;
-                }
-                read => {
-                    read?;
-                    break;
-                }
-            }
-        }
-        Ok((placed.len() as u64, placed.iter().map(|placed| placed.chunk.bytes).sum()))
+            })
+        };
+        let moved = |before: &Vec<Placed>| {
+            let now = self.all_placed()?;
+            Ok((now != *before).then_some(now))
+        };
+        let (placed, ()) = while_moved(self.all_placed()?, read, moved)?;
+        Ok((placed.len() as u64, bytes_of(&placed)))
     }
 
     /// All that checkpoints need, each once.
@@ -215,24 +194,14 @@ impl Store {
     /// [`StoreError::Pack`], [`StoreError::Io`], [`StoreError::Remote`].
     pub(super) fn opened(&self, name: &str) -> Result<Opened, StoreError> {
         check_name(name)?;
-        let mut bytes = self.backend.entry(name)?.ok_or_else(|| self.no_such(name))?;
-        for left in (0..MOVES).rev() {
-            match self.open_entry(name, &bytes) {
-                Err(error @ StoreError::Pack { .. }) if left > 0 => {
-                    // A collection may have moved the index.
-                    let now = self.backend.entry(name)?.ok_or_else(|| self.no_such(name))?;
-                    if now == bytes {
-                        return Err(error);
-                    }
-                    bytes = now;
-                }
-                opened => {
-                    let (entry, index, locations) = opened?;
-                    return Ok(Opened { bytes, entry, index, locations });
-                }
-            }
-        }
-        Err(self.no_such(name))
+        let entry = || self.backend.entry(name)?.ok_or_else(|| self.no_such(name));
+        let moved = |before: &Vec<u8>| {
+            let now = entry()?;
+            Ok((now != *before).then_some(now))
+        };
+        let (bytes, (entry, index, locations)) =
+            while_moved(entry()?, |bytes| self.open_entry(name, bytes), moved)?;
+        Ok(Opened { bytes, entry, index, locations })
     }
 
     fn open_entry(&self, name: &str, bytes: &[u8]) -> Result<(Entry, ChunkIndex, Vec<Location>), StoreError> {
@@ -247,16 +216,13 @@ impl Store {
 
     /// The text that is made of these pieces.
     fn text(&self, pieces: &[Placed]) -> Result<Vec<u8>, StoreError> {
-        let texts: Vec<std::sync::Mutex<Vec<u8>>> =
-            pieces.iter().map(|_| std::sync::Mutex::default()).collect();
+        let texts: Vec<OnceLock<Vec<u8>>> = pieces.iter().map(|_| OnceLock::new()).collect();
         self.read_all(pieces, |n, bytes| {
-            *texts[n].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = bytes;
+            // Each is handed out once.
+            let _ = texts[n].set(bytes);
             Ok(())
         })?;
-        let texts = texts
-            .into_iter()
-            .map(|text| text.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
-        Ok(texts.collect::<Vec<_>>().concat())
+        Ok(texts.into_iter().filter_map(OnceLock::into_inner).collect::<Vec<_>>().concat())
     }
 
     /// Reads chunks, and hands out the number of each and its bytes, in any order and from several threads.
@@ -290,16 +256,20 @@ impl Store {
                 let mut read = self.backend.read(*pack, *offset, *bytes)?;
                 for (item, from, length) in items {
                     let chunk = &placed[*item].chunk;
-                    let mut decoded = self.codec.decode(chunk, &read[*from..from + length]);
-                    for _ in 1..READS {
-                        // What a directory has does not get better.
-                        if self.backend.is_read_back() || !matches!(decoded, Err(StoreError::Object { .. })) {
-                            break;
+                    let mut reads = 1;
+                    let bytes = loop {
+                        match self.codec.decode(chunk, &read[*from..from + length]) {
+                            // What a directory has does not get better.
+                            Err(StoreError::Object { .. })
+                                if !self.backend.is_read_back() && reads < READS =>
+                            {
+                                read = self.backend.read(*pack, *offset, *bytes)?;
+                                reads += 1;
+                            }
+                            decoded => break decoded?,
                         }
-                        read = self.backend.read(*pack, *offset, *bytes)?;
-                        decoded = self.codec.decode(chunk, &read[*from..from + length]);
-                    }
-                    take(*item, decoded?, &read[*from..from + length])?;
+                    };
+                    take(*item, bytes, &read[*from..from + length])?;
                 }
                 Ok(())
             }
@@ -312,4 +282,24 @@ impl Store {
         let object = self.backend.object(&name, Codec::most(MAX_CHUNK_BYTES))?;
         object.ok_or_else(|| StoreError::Object { chunk: digits(&name), what: "it is missing" })
     }
+}
+
+/// Does what reads packs by what was `seen` of entries; returns that, and what came of it. When a pack is missing, a collection may have moved
+/// objects: `look` says what is to be seen now, if that is another attempt's worth.
+///
+/// # Errors
+/// Those of both.
+fn while_moved<S, T>(
+    mut seen: S,
+    act: impl Fn(&S) -> Result<T, StoreError>,
+    look: impl Fn(&S) -> Result<Option<S>, StoreError>,
+) -> Result<(S, T), StoreError> {
+    for _ in 1..MOVES {
+        match act(&seen) {
+            Err(error @ StoreError::Pack { .. }) => seen = look(&seen)?.ok_or(error)?,
+            done => return Ok((seen, done?)),
+        }
+    }
+    let done = act(&seen)?;
+    Ok((seen, done))
 }

@@ -6,9 +6,9 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -16,6 +16,7 @@ use nix::unistd::geteuid;
 use stasis::criu::{MANIFEST_FILE, OpenDirectory, Trust};
 
 use super::Store;
+use crate::assembly::make_directory;
 use crate::backend::directory::make_unique;
 use crate::error::{StoreError, failed, refused};
 
@@ -125,12 +126,7 @@ pub(super) fn of_buckets() -> Result<PathBuf, StoreError> {
     let own = format!("{OF_BUCKETS}{}", geteuid());
     let above = env::var_os("STASIS_STAGING").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     let path = above.join(own);
-    match DirBuilder::new().mode(0o700).create(&path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(failed("create", &path)(error));
-        }
-        _ => {}
-    }
+    make_directory(&path)?;
     // Not through a link, and of nobody else.
     OpenDirectory::open(&path, Trust::of_caller())?;
     Ok(path)

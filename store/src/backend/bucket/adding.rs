@@ -84,7 +84,7 @@ fn check_conditions(backend: &BucketBackend) -> Result<(), StoreError> {
 
 impl Adding for BucketAdding<'_> {
     fn write(&self, pack: PackName, bytes: &[u8]) -> Result<(), StoreError> {
-        self.backend.objects.put(&BucketBackend::pack_key(pack), bytes, Condition::Always).map(drop)
+        self.backend.write_pack(pack, bytes)
     }
 
     fn commit(mut self: Box<Self>, entry: &[u8]) -> Result<(), StoreError> {

@@ -2,7 +2,6 @@
 //! Collecting what no checkpoint of a bucket has.
 
 use std::collections::HashSet;
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Instant;
@@ -11,14 +10,11 @@ use serde::{Deserialize, Serialize};
 use stasis::image::{Limit, for_each};
 
 use super::objects::{Condition, Version};
-use super::{
-    AGAIN, Backend, BucketBackend, CHECKPOINTS, COLLECTION, Collecting, Kept, MAX_SMALL, Owner, ROUNDS,
-};
+use super::{AGAIN, Backend, BucketBackend, COLLECTION, Collecting, Kept, MAX_SMALL, Owner, ROUNDS};
 use crate::backend::Swept;
 use crate::entry::Entry;
-use crate::error::{RemoteError, StoreError, failed};
+use crate::error::{RemoteError, StoreError};
 use crate::pack::PackName;
-use crate::store::abandoned;
 
 /// What a bucket says of collections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,11 +128,10 @@ impl<'b> BucketCollecting<'b> {
 
     /// Looks for reservations, and ends those that are abandoned; returns one that is not over.
     fn end_reservations(&self, abandon: bool) -> Result<Option<(String, String)>, StoreError> {
-        let prefix = format!("{CHECKPOINTS}/");
-        let listed = self.backend.objects.list(&prefix)?;
-        // What is longer is an entry, and what is empty is nothing any more.
-        for listed in listed.iter().filter(|listed| (1..=MAX_SMALL).contains(&listed.bytes)) {
-            let Some(name) = listed.key.strip_prefix(&prefix).map(str::to_owned) else { continue };
+        // What is longer is an entry.
+        for (name, listed) in
+            self.backend.listed()?.into_iter().filter(|(_, listed)| listed.bytes <= MAX_SMALL)
+        {
             // Objects of that kind are never removed.
             let gone = || StoreError::Remote {
                 act: "read",
@@ -180,7 +175,7 @@ impl Collecting for BucketCollecting<'_> {
     }
 
     fn write(&self, pack: PackName, bytes: &[u8]) -> Result<(), StoreError> {
-        self.backend.objects.put(&BucketBackend::pack_key(pack), bytes, Condition::Always).map(drop)
+        self.backend.write_pack(pack, bytes)
     }
 
     fn replace(&self, name: &str, from: &[u8], to: &[u8]) -> Result<bool, StoreError> {
@@ -205,12 +200,9 @@ impl Collecting for BucketCollecting<'_> {
         })
     }
 
-    fn sweep(&mut self, _wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError> {
+    fn sweep(self: Box<Self>, _wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
-        for (left, _lock) in abandoned(self.backend.staging())? {
-            fs::remove_dir_all(&left).map_err(failed("remove", &left))?;
-            swept.removed += 1;
-        }
+        swept.remove_abandoned(self.backend.staging())?;
         Ok(swept)
     }
 }

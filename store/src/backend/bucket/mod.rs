@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use self::adding::BucketAdding;
 use self::collecting::BucketCollecting;
-use self::objects::{Condition, Objects, Version};
+use self::objects::{Condition, Listed, Objects, Version};
 use super::{Adding, Backend, CHECKPOINTS, Collecting, MARK_FILE, MAX_MARK, PACKS};
 use crate::entry::Entry;
 use crate::error::{RemoteError, StoreError};
@@ -142,6 +142,18 @@ impl BucketBackend {
         format!("{PACKS}/{}/{digits}", &digits[..2])
     }
 
+    fn write_pack(&self, pack: PackName, bytes: &[u8]) -> Result<(), StoreError> {
+        self.objects.put(&Self::pack_key(pack), bytes, Condition::Always).map(drop)
+    }
+
+    /// The names that have something, each with what its list says.
+    fn listed(&self) -> Result<Vec<(String, Listed)>, StoreError> {
+        let prefix = Self::entry_key("");
+        let named = |listed: Listed| Some((listed.key.strip_prefix(&prefix)?.to_owned(), listed));
+        let listed = self.objects.list(&prefix)?.into_iter().filter_map(named);
+        Ok(listed.filter(|(_, listed)| listed.bytes > 0).collect())
+    }
+
     /// What a name has, and in which version.
     fn kept(&self, name: &str) -> Result<Option<(Kept, Version)>, StoreError> {
         let got = self.objects.get(&Self::entry_key(name), Entry::most())?;
@@ -195,11 +207,9 @@ impl Backend for BucketBackend {
     }
 
     fn names(&self) -> Result<Vec<String>, StoreError> {
-        let prefix = format!("{CHECKPOINTS}/");
-        let mut listed = self.objects.list(&prefix)?;
-        listed.retain(|listed| listed.bytes > 0);
-        listed.sort_by(|one, other| (&other.written, &other.key).cmp(&(&one.written, &one.key)));
-        Ok(listed.iter().filter_map(|listed| listed.key.strip_prefix(&prefix)).map(str::to_owned).collect())
+        let mut listed = self.listed()?;
+        listed.sort_by(|(_, one), (_, other)| (&other.written, &other.key).cmp(&(&one.written, &one.key)));
+        Ok(listed.into_iter().map(|(name, _)| name).collect())
     }
 
     fn entry(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {

@@ -2,9 +2,7 @@
 //! Adding a checkpoint to a directory.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +11,7 @@ use nix::unistd::syncfs;
 
 use super::files::{make_unique, publish, write_new};
 use super::{Adding, DirectoryBackend, INCOMING, PACKS};
+use crate::assembly::make_directory;
 use crate::error::{StoreError, failed, refused};
 use crate::pack::PackName;
 
@@ -79,12 +78,8 @@ impl Incoming {
             let to = backend.pack_path(pack);
             let shelf = to.parent().unwrap_or(Path::new(PACKS)).to_owned();
             if !shelves.contains(&shelf) {
-                match DirBuilder::new().mode(0o700).create(&shelf) {
-                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                        return Err(failed("create", &shelf)(error));
-                    }
-                    _ => drop(shelves.insert(shelf)),
-                }
+                make_directory(&shelf)?;
+                shelves.insert(shelf);
             }
             let from = self.path.join(pack.to_string());
             fs::rename(&from, &to).map_err(failed("rename", &from))?;

@@ -13,27 +13,18 @@ use super::{Backend, CHECKPOINTS, CHUNKS, Collecting, DirectoryBackend, INCOMING
 use crate::backend::Swept;
 use crate::error::{StoreError, failed};
 use crate::pack::PackName;
-use crate::store::abandoned;
 
 /// A collection; nobody adds or reads meanwhile.
 pub(super) struct DirectoryCollecting<'b> {
     backend: &'b DirectoryBackend,
-    /// Gone before what others have left is removed.
-    incoming: Option<Incoming>,
+    incoming: Incoming,
     _lock: Flock<File>,
 }
 
 impl<'b> DirectoryCollecting<'b> {
     pub(super) fn begin(backend: &'b DirectoryBackend) -> Result<Self, StoreError> {
         let lock = backend.lock(FlockArg::LockExclusive)?;
-        Ok(Self { backend, incoming: Some(Incoming::make(&backend.path)?), _lock: lock })
-    }
-}
-
-impl Swept {
-    fn remove(&mut self, files: u64, bytes: u64) {
-        self.removed += files;
-        self.removed_bytes += bytes;
+        Ok(Self { backend, incoming: Incoming::make(&backend.path)?, _lock: lock })
     }
 }
 
@@ -44,13 +35,11 @@ impl Collecting for DirectoryCollecting<'_> {
     }
 
     fn write(&self, pack: PackName, bytes: &[u8]) -> Result<(), StoreError> {
-        self.incoming.as_ref().map_or(Ok(()), |incoming| incoming.write(pack, bytes))
+        self.incoming.write(pack, bytes)
     }
 
     fn replace(&self, name: &str, _from: &[u8], to: &[u8]) -> Result<bool, StoreError> {
-        if let Some(incoming) = &self.incoming {
-            incoming.move_in(self.backend)?;
-        }
+        self.incoming.move_in(self.backend)?;
         // Nobody removes it meanwhile.
         replace(&self.backend.path.join(INCOMING), &self.backend.entry_path(name), to)?;
         Ok(true)
@@ -66,10 +55,12 @@ impl Collecting for DirectoryCollecting<'_> {
         Ok(())
     }
 
-    fn sweep(&mut self, wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError> {
-        self.incoming = None;
+    fn sweep(self: Box<Self>, wanted: &HashSet<[u8; 32]>) -> Result<Swept, StoreError> {
+        let Self { backend, incoming, _lock } = *self;
+        // Before what others have left is removed.
+        drop(incoming);
         let mut swept = Swept::default();
-        each_file(&self.backend.path.join(CHUNKS), |name, path, bytes| {
+        each_file(&backend.path.join(CHUNKS), |name, path, bytes| {
             let Ok(name) = blake3::Hash::from_hex(name) else { return Ok(()) };
             if wanted.contains(name.as_bytes()) {
                 swept.left += 1;
@@ -81,13 +72,10 @@ impl Collecting for DirectoryCollecting<'_> {
             Ok(())
         })?;
         // Nobody adds now.
-        let staged = abandoned(self.backend.staging())?;
-        let staged_paths = staged.iter().map(|(path, _)| path.clone());
-        for left in directories(&self.backend.path.join(INCOMING))?.into_iter().chain(staged_paths) {
-            let (files, bytes) = count(&left);
-            fs::remove_dir_all(&left).map_err(failed("remove", &left))?;
-            swept.remove(files, bytes);
+        for left in directories(&backend.path.join(INCOMING))? {
+            swept.remove_directory(&left)?;
         }
+        swept.remove_abandoned(backend.staging())?;
         Ok(swept)
     }
 }
@@ -108,16 +96,4 @@ pub(super) fn each_file(
         }
     }
     Ok(())
-}
-
-/// How many files there are below a directory, and how long they are, as far as can be seen.
-fn count(directory: &Path) -> (u64, u64) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {
-        Ok(status) if status.is_dir() => {
-            let (more, longer) = count(&entry.path());
-            (files + more, bytes + longer)
-        }
-        status => (files + 1, bytes + status.map_or(0, |status| status.len())),
-    })
 }

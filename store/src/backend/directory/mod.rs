@@ -62,7 +62,7 @@ impl DirectoryBackend {
     pub(crate) fn create(path: &Path, trust: Trust, mark: &[u8]) -> Result<Self, StoreError> {
         if is_unmade(path, &trust)? {
             for directory in DIRECTORIES {
-                make_directory(&path.join(directory))?;
+                make_directories(&path.join(directory))?;
             }
             // Last, and complete at once, since it makes a store of the directory.
             let place = path.join(MARK_FILE);
@@ -137,7 +137,7 @@ impl Backend for DirectoryBackend {
     }
 
     fn replace_mark(&self, mark: &[u8]) -> Result<(), StoreError> {
-        make_directory(&self.path.join(PACKS))?;
+        make_directories(&self.path.join(PACKS))?;
         replace(&self.path.join(INCOMING), &self.path.join(MARK_FILE), mark)
     }
 
@@ -245,7 +245,7 @@ impl Backend for DirectoryBackend {
 }
 
 /// Makes a private directory and those above it, if they are not there.
-fn make_directory(path: &Path) -> Result<(), StoreError> {
+fn make_directories(path: &Path) -> Result<(), StoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("create", path))
 }
 

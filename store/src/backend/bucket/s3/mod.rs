@@ -147,7 +147,7 @@ impl S3 {
         for attempt in 1.. {
             let ahead = self.ahead.load(Ordering::Relaxed);
             let (error, had_effect) = match self.ask_once(&asked, method, &sign()) {
-                Ok((status, tag, bytes)) => match self.judge(status, &bytes) {
+                Ok((status, tag, bytes)) => match judge(status, &bytes) {
                     None => return Ok(Answer { status, tag, bytes, is_repeated }),
                     Some((error, true)) => (error, status.is_server_error()),
                     // It was signed for another time than the server has; it is learnt once.
@@ -227,49 +227,46 @@ impl S3 {
         }
     }
 
-    /// Why an answer is none, and whether to ask again.
-    fn judge(&self, status: StatusCode, bytes: &[u8]) -> Option<(RemoteError, bool)> {
-        if status.is_success() {
-            return None;
-        }
-        let text = String::from_utf8_lossy(bytes);
-        let code = element(&text, "Code").unwrap_or_default();
-        // What another server on the way does not find may well be there.
-        let is_about_object = match status {
-            StatusCode::NOT_FOUND => matches!(code, "NoSuchKey" | "NoSuchVersion"),
-            StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE => true,
-            _ => false,
-        };
-        if is_about_object {
-            return None;
-        }
-        let is_worth = status.is_server_error()
-            || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
-            || matches!(
-                code,
-                "ConditionalRequestConflict"
-                    | "OperationAborted"
-                    | "RequestTimeTooSkewed"
-                    | "RequestTimeout"
-                    | "SlowDown"
-                    | "BadDigest"
-                    | "IncompleteBody"
-            );
-        let message = element(&text, "Message").unwrap_or_default();
-        let printable = |text: &str| text.chars().filter(|c| !c.is_control()).take(300).collect::<String>();
-        let refused = RemoteError::Refused {
-            status: status.as_u16(),
-            code: printable(code),
-            message: printable(message),
-        };
-        Some((refused, is_worth))
-    }
-
     fn get_with(&self, asked: Asked<'_>) -> Result<Answer, StoreError> {
         let key = self.key(asked.key);
         let sign = || self.sign(&mut self.bucket.get_object(Some(&self.credentials), &key), asked.headers);
         self.ask(asked, Method::Get, sign)
     }
+}
+
+/// Why an answer is none, and whether to ask again.
+fn judge(status: StatusCode, bytes: &[u8]) -> Option<(RemoteError, bool)> {
+    if status.is_success() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let code = element(&text, "Code").unwrap_or_default();
+    // What another server on the way does not find may well be there.
+    let is_about_object = match status {
+        StatusCode::NOT_FOUND => matches!(code, "NoSuchKey" | "NoSuchVersion"),
+        StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE => true,
+        _ => false,
+    };
+    if is_about_object {
+        return None;
+    }
+    let is_worth = status.is_server_error()
+        || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
+        || matches!(
+            code,
+            "ConditionalRequestConflict"
+                | "OperationAborted"
+                | "RequestTimeTooSkewed"
+                | "RequestTimeout"
+                | "SlowDown"
+                | "BadDigest"
+                | "IncompleteBody"
+        );
+    let message = element(&text, "Message").unwrap_or_default();
+    let printable = |text: &str| text.chars().filter(|c| !c.is_control()).take(300).collect::<String>();
+    let refused =
+        RemoteError::Refused { status: status.as_u16(), code: printable(code), message: printable(message) };
+    Some((refused, is_worth))
 }
 
 /// The text of the first element of this name.
