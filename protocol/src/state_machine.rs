@@ -335,6 +335,26 @@ impl<P, R> StateMachine<P, R> {
         act(&work.limit).map_err(step(verb))
     }
 
+    /// LOCKED, and stays so: `act` has the queues stopped and the machine to itself.
+    ///
+    /// # Errors
+    /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`] with the error of `act`.
+    pub fn while_locked<T, E>(
+        &self,
+        verb: &'static str,
+        within: Duration,
+        act: impl FnOnce(&Closed, Mode, &Limit) -> Result<T, E>,
+    ) -> Result<T, Failed<E>> {
+        let mut work = self.begin(verb, within)?;
+        let (closed, mode) = match work.take() {
+            Phase::Locked(closed, mode) => (closed, mode),
+            other => return Err(work.refuse(verb, other, State::Locked)),
+        };
+        let done = act(&closed, mode, &work.limit);
+        work.enter(Phase::Locked(closed, mode));
+        done.map_err(step(verb))
+    }
+
     /// LOCKED → RUNNING. A device that was lost meanwhile stays lost: calls that waited at the gate are refused.
     ///
     /// # Errors

@@ -6,25 +6,23 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use stasis::checkpoint::CheckpointOptions;
+use stasis::checkpoint::SaveOptions;
 use stasis::explain;
 
 use crate::buffer::Buffer;
 use crate::device::{Device, runtime};
 use crate::error::{CheckpointError, Error};
 use crate::printed;
-use crate::restored::ByItself;
 use crate::wait;
 
-/// Writes what is on the devices into `directory`; the process runs on.
+/// Writes the labelled buffers into `directory`; the process runs on.
 #[pyfunction]
 #[pyo3(signature = (directory, *, timeout=10.0))]
 pub fn save(py: Python<'_>, directory: PathBuf, timeout: f64) -> PyResult<()> {
-    let deadline = wait::seconds(timeout)?;
+    let options = SaveOptions { lock_deadline: wait::seconds(timeout)?, ..SaveOptions::default() };
     let runtime = runtime(py)?;
     printed::pass_on(py)?;
-    let _by_itself = ByItself::begin();
-    let saved = py.detach(|| runtime.save(&directory, deadline, &CheckpointOptions::default()));
+    let saved = py.detach(|| runtime.save(&directory, &options));
     saved.map(drop).map_err(|found| CheckpointError::new_err(explain(&found)))
 }
 

@@ -240,6 +240,30 @@ class Buffer:
             Another buffer has it, or the memory may be held by other processes.
         """
 
+    def name(self) -> bytes:
+        """What other processes of the same user can ask for its memory by, for as long as it is not freed."""
+
+    @staticmethod
+    def named(device: Device, name: bytes, *, timeout: float = 10.0) -> Buffer:
+        """A buffer of another process's memory, which both see from now on: nothing is copied. The owner's program need not do anything.
+
+        Parameters
+        ----------
+        device
+            Which device's kernels use it.
+        name
+            What :meth:`name` gave there.
+        timeout
+            For how many seconds an owner is asked that does not answer, because it is being checkpointed.
+
+        Raises
+        ------
+        ValueError
+            The name is none, or its buffer is gone.
+        Timeout
+            The owner did not answer.
+        """
+
     def write(self, array: npt.ArrayLike) -> None:
         """Wait for the launches that were given it, and copy an array of its shape into it."""
 
@@ -443,7 +467,7 @@ def checkpoint(
     file_locks: bool = False,
 ) -> Checkpoint: ...
 def save(directory: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
-    """Write what this process has on its devices, once its launches have completed. It runs on; CRIU is not needed.
+    """Write the labelled buffers of this process, once its launches have completed. It runs on; CRIU is not needed.
 
     Parameters
     ----------

@@ -4,17 +4,16 @@
 //!
 //! INVARIANT: an adoption that fails leaves nothing in the process that adopts.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use stasis_protocol::Stopped;
 
 use crate::checkpoint::{
-    CheckpointError, CheckpointOptions, CheckpointReport, IMAGE_FILE, Metadata, Mode, RestoreOptions, resume,
+    self, CheckpointError, CheckpointReport, IMAGE_FILE, Metadata, Mode, RestoreOptions, SaveOptions,
 };
 use crate::context::device::flags;
 use crate::context::error::{AllocError, CopyError};
@@ -83,8 +82,9 @@ pub enum AdoptError {
         /// Its directory.
         directory: PathBuf,
     },
-    /// Other processes may hold the memory of a labelled buffer: it is not in the image of one process.
-    #[error("{label:?} may be held by other processes and cannot be adopted: restore the whole session")]
+    /// The contents of a labelled buffer are not in the image: in that of a whole checkpoint, memory that other processes may hold is
+    /// its session's.
+    #[error("{label:?} was held by other processes and cannot be adopted: restore the whole session")]
     Shared {
         /// The buffer.
         label: String,
@@ -215,26 +215,23 @@ fn check(what: &'static str, text: &str, least: usize, most: usize) -> Result<()
 }
 
 impl Runtime {
-    /// Writes what the process has on its devices into `directory`, once the kernels that were submitted have completed; the
-    /// process runs on. An earlier image there is replaced in one step, when this one is complete. [`Runtime::adopt`] takes
-    /// labelled buffers of it over.
+    /// Writes the labelled buffers into `directory`, once the kernels that were submitted have completed; the process runs on, and its
+    /// device stays open. An earlier image there is replaced in one step, when this one is complete. [`Runtime::adopt`] takes the buffers
+    /// over. Of memory that other processes may write at the same time, whatever it has when it is read.
     ///
     /// # Errors
-    /// [`CheckpointError`]; the process runs on, but after [`CheckpointError::Stuck`] or where its device does not come back.
-    pub fn save(
-        &self,
-        directory: &Path,
-        lock_deadline: Duration,
-        options: &CheckpointOptions,
-    ) -> Result<CheckpointReport, CheckpointError> {
+    /// [`CheckpointError`]; an earlier image is as it was, and the process runs on unless its queues cannot
+    /// ([`CheckpointError::Stalled`], [`CheckpointError::Device`]).
+    pub fn save(&self, directory: &Path, options: &SaveOptions) -> Result<CheckpointReport, CheckpointError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         let act = "make the directory of the image";
         let directory = made
             .and_then(|()| directory.canonicalize())
             .map_err(|source| CheckpointError::System { act, source })?;
-        self.lock(Mode::Drain, lock_deadline)?;
-        let report = self.checkpoint_with(&directory, options).inspect_err(|_| self.unlock_again())?;
-        resume(self.context(), &RestoreOptions::default())?;
+        self.lock(Mode::Drain, options.lock_deadline)?;
+        let report =
+            checkpoint::save(self.context(), &directory, options).inspect_err(|_| self.unlock_again())?;
+        checkpoint::resume(self.context(), &RestoreOptions::default())?;
         Ok(report)
     }
 
@@ -258,8 +255,9 @@ impl Runtime {
         let mut labels: BTreeMap<String, Adopted> = BTreeMap::new();
         let states: BTreeMap<u32, &BoState> =
             metadata.registry.bos.entries.iter().map(|(index, state)| (*index, state)).collect();
-        let mut labelled = states.values().filter_map(|state| Some((state, state.label.as_ref()?)));
-        if let Some((_, label)) = labelled.find(|(state, _)| state.sharing.is_some()) {
+        let saved: BTreeSet<u32> = metadata.extents.iter().filter_map(|name| index(name)).collect();
+        let mut labelled = states.iter().filter_map(|(index, state)| Some((index, state.label.as_ref()?)));
+        if let Some((_, label)) = labelled.find(|(index, _)| !saved.contains(index)) {
             return Err(AdoptError::Shared { label: label.text.clone() });
         }
         for name in &metadata.extents {

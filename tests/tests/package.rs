@@ -55,8 +55,18 @@ fn buffers_are_saved_and_adopted_by_a_fresh_process() {
 }
 
 #[test]
-fn ranks_save_and_go_on_together_also_over_mpi() {
+fn ranks_save_and_go_on_together() {
     passes("test_ranks.py");
+}
+
+#[test]
+fn jobs_of_mpi_go_on_from_sets_or_are_carried_as_they_are() {
+    passes("test_mpi.py");
+}
+
+#[test]
+fn processes_share_buffers_by_their_names() {
+    passes("test_named.py");
 }
 
 #[test]

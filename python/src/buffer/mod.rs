@@ -10,13 +10,14 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
-use stasis::{Agent, Pool, Transfer, explain};
+use pyo3::types::{PyBytes, PyTuple};
+use stasis::share::{NAME_BYTES, SharedName};
+use stasis::{Agent, NamedError, Pool, Transfer, explain};
 
 use self::view::View;
 use crate::device::{Device, runtime};
 use crate::dlpack;
-use crate::error;
+use crate::error::{self, Timeout};
 use crate::memory::Memory;
 use crate::process;
 use crate::wait;
@@ -103,6 +104,28 @@ impl Elements {
             PyValueError::new_err(format!("Shape {:?} has more bytes than there are addresses", self.shape))
         };
         all.map(|bytes| bytes as u64).ok_or_else(too_many)
+    }
+}
+
+/// A buffer's name as Python has it: 20 bytes of the runtime's, then in words the kind of memory, its length and its layout.
+struct Named<'n> {
+    name: SharedName,
+    is_of_device: bool,
+    bytes: u64,
+    layout: &'n str,
+}
+
+impl<'n> Named<'n> {
+    fn of(name: &'n [u8]) -> Option<Self> {
+        let (bytes, said) = name.split_first_chunk::<NAME_BYTES>()?;
+        let mut words = str::from_utf8(said).ok()?.splitn(3, ' ');
+        let (memory, length, layout) = (words.next()?, words.next()?, words.next()?);
+        Some(Self {
+            name: SharedName::from_bytes(*bytes),
+            is_of_device: memory == "vram",
+            bytes: length.parse().ok()?,
+            layout,
+        })
     }
 }
 
@@ -324,6 +347,40 @@ impl Buffer {
         let labelled = slf.py().detach(|| this.memory.buffer.set_label(label, &layout));
         labelled.map_err(|found| PyValueError::new_err(explain(&found)))?;
         Ok(slf.clone().unbind())
+    }
+
+    /// What other processes of the user can ask for its memory by: the runtime's name, then what it is ([`Named`]).
+    fn name<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        process::check()?;
+        let name = py.detach(|| self.memory.buffer.name()).map_err(|found| error::plain(&found))?;
+        let layout = if self.dtype.is_some() { String::new() } else { self.elements.layout() };
+        let said = format!("{} {} {layout}", self.py_memory(), self.nbytes());
+        Ok(PyBytes::new(py, &[&name.to_bytes()[..], said.as_bytes()].concat()))
+    }
+
+    /// The memory that a name of another process's names, which a device's kernels may use.
+    #[staticmethod]
+    #[pyo3(signature = (device, name, *, timeout=10.0))]
+    fn named(py: Python<'_>, device: Py<Device>, name: &[u8], timeout: f64) -> PyResult<Self> {
+        let limit = wait::seconds(timeout)?;
+        let no_name = || {
+            let bytes = name.len();
+            PyValueError::new_err(format!(
+                "{bytes} bytes are no name of a buffer: give what Buffer.name() gave"
+            ))
+        };
+        let named = Named::of(name).ok_or_else(no_name)?;
+        let runtime = runtime(py)?;
+        let imported = py.detach(|| runtime.import_named(&named.name, device.get().agent(), limit));
+        let imported = imported.map_err(|found| match found {
+            found if found.is_name() => PyValueError::new_err(explain(&found)),
+            found @ NamedError::Away { .. } => Timeout::new_err(explain(&found)),
+            found => error::plain(&found),
+        })?;
+        let imported = imported.first(named.bytes);
+        let elements = Elements::of_layout(py, named.layout, imported.len())?;
+        let memory = Memory::of(imported, named.is_of_device);
+        Ok(Self { memory: Arc::new(memory), elements, dtype: None, device })
     }
 
     /// Copies an array of its shape into it, or one that numpy makes it of, when everything that was submitted has

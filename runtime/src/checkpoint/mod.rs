@@ -46,6 +46,7 @@ mod tear_down;
 mod text;
 mod verbs;
 mod waiting;
+mod writing;
 
 pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};
@@ -60,7 +61,7 @@ pub use self::error::CheckpointError;
 pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
-pub use self::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
+pub use self::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions, SaveOptions};
 pub use self::pre_copy::{PreCopyOptions, PreCopyReport};
 pub use self::preempt::{
     CaptureError, ForkError, LAST_KFD_MINOR_WITHOUT_MES, Step as ProbeStep, Unavailable,
@@ -71,7 +72,7 @@ pub use self::rescue::{Rescue, Stranded};
 pub use self::secret::TermsSecret;
 pub use self::self_checkpoint::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::snapshot::Metadata;
-pub(crate) use self::steps::resume;
+pub(crate) use self::steps::{resume, save};
 pub use crate::image::IMAGE_FILE;
 pub use crate::linux::credentials::Peer;
 pub use crate::linux::incarnation::Incarnation;

@@ -37,6 +37,23 @@ impl Default for CheckpointOptions {
     }
 }
 
+/// How the labelled buffers of a process are saved ([`crate::Runtime::save`]).
+#[derive(Clone, Debug)]
+pub struct SaveOptions {
+    /// How long kernels that were submitted may take to complete; ten seconds by default.
+    pub lock_deadline: Duration,
+    /// How long the buffers may take to be written; [`DEFAULT_DEADLINE`] by default, `Duration::MAX` is no deadline.
+    pub deadline: Duration,
+    /// The directory of an earlier image, as in [`CheckpointOptions::parent`].
+    pub parent: Option<PathBuf>,
+}
+
+impl Default for SaveOptions {
+    fn default() -> Self {
+        Self { lock_deadline: Duration::from_secs(10), deadline: DEFAULT_DEADLINE, parent: None }
+    }
+}
+
 /// How a process is restored.
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
@@ -68,6 +85,7 @@ mod tests {
     fn default_deadlines_are_finite() {
         assert_eq!(CheckpointOptions::default().deadline, DEFAULT_DEADLINE);
         assert_eq!(RestoreOptions::default().deadline, DEFAULT_DEADLINE);
+        assert_eq!(SaveOptions::default().deadline, DEFAULT_DEADLINE);
         assert!(DEFAULT_DEADLINE <= Duration::from_secs(3600));
     }
 }

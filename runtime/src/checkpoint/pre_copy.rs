@@ -18,7 +18,7 @@ use super::error::{CheckpointError, system};
 use super::lazy;
 use super::machine::CheckpointMachine;
 use super::options::DEFAULT_DEADLINE;
-use super::tear_down::image_writer;
+use super::writing::image_writer;
 use crate::context::Context;
 use crate::context::device::Device;
 use crate::context::error::explain;

@@ -13,11 +13,12 @@ use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, Steps, Stopped, Taken};
 
 use super::error::{CheckpointError, is_stall, system};
 use super::machine::CheckpointMachine;
-use super::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
+use super::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions, SaveOptions};
 use super::report::{CheckpointReport, RestoreReport};
 use super::restore::check_window;
 use super::snapshot::Snapshot;
 use super::tear_down::{Destination, Down, tear_down};
+use super::writing::write_labelled;
 use super::{drain, lazy, preempt, restore as restoring, waiting};
 use crate::context::Context;
 use crate::context::memory::guard;
@@ -33,6 +34,16 @@ impl Driver<'_> {
         let queues = drain::queues(&context.registry.lock());
         drain::drain(context, &queues, closed, limit)
             .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))
+    }
+
+    /// Does so where an unlock that failed may have let some run.
+    fn drain_again(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Box<CheckpointError>> {
+        let machine = CheckpointMachine::of(self.0);
+        if mode == Mode::Drain && machine.is_undrained() {
+            self.drain(closed, limit)?;
+            machine.set_undrained(false);
+        }
+        Ok(())
     }
 }
 
@@ -100,11 +111,7 @@ impl<'a> Steps for Driver<'a> {
         limit: &Limit,
     ) -> Taken<Self> {
         let _own = guard::own();
-        let machine = CheckpointMachine::of(self.0);
-        if mode == Mode::Drain && machine.is_undrained() {
-            self.drain(closed, limit).map_err(Down::untouched)?;
-            machine.set_undrained(false);
-        }
+        self.drain_again(closed, mode, limit).map_err(Down::untouched)?;
         let mut report = CheckpointReport::default();
         match tear_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(snapshot) => Ok((Box::new(snapshot), report)),
@@ -197,6 +204,21 @@ pub fn write_and_close(
         },
         options.deadline,
     )?)
+}
+
+/// LOCKED, and stays so: writes an image of the labelled buffers into `directory`.
+pub fn save(
+    context: &Arc<Context>,
+    directory: &Path,
+    options: &SaveOptions,
+) -> Result<CheckpointReport, CheckpointError> {
+    let machine = &CheckpointMachine::of(context).machine;
+    Ok(machine.while_locked("save", options.deadline, |closed, mode, limit| {
+        let _own = guard::own();
+        Driver(context).drain_again(closed, mode, limit)?;
+        let written = write_labelled(context, closed, directory, options, limit);
+        written.map_err(|error| Box::new(late(error, "save", limit)))
+    })?)
 }
 
 /// CHECKPOINTED → LOCKED: opens the device, admits its agents, makes everything again and fills it.

@@ -4,37 +4,30 @@
 //! INVARIANT: until the image is complete nothing of the device is touched; from then on every failure hands back what
 //! [`super::restore::restore`] needs.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use kfd::Transport;
-use stasis_protocol::gate::{Closed, Pass};
+use stasis_protocol::gate::Closed;
 use stasis_protocol::{Activity, Limit, Mode};
 
-use super::admit::{AgentIdentity, identities};
+use super::admit::identities;
 use super::calls::{RECLAIM, call_limit, disconnect, milliseconds};
-use super::contents::{self, Movers};
 use super::error::{CheckpointError, system};
 use super::keeper::{Held, Keepers, Kept};
 use super::machine::CheckpointMachine;
-use super::message::MAX_FILES;
-use super::preempt::Captured;
 use super::report::CheckpointReport;
 use super::secret::TermsSecret;
-use super::snapshot::{Contents, Metadata, Snapshot};
+use super::snapshot::{Contents, Snapshot};
+use super::writing::{Saved, Written, image_writer, present, write_image};
 use super::{audit, drain, driver_objects, lazy, preempt};
 use crate::context::Context;
-use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, RenderFiles};
-use crate::context::error::{Lost, explain};
+use crate::context::error::explain;
 use crate::context::handover::{TakeError, take_device, try_put_device};
-use crate::context::queue::lost_agent;
-use crate::context::registry::Persist;
-use crate::context::registry::state::AgentIndex;
-use crate::image::{IMAGE_FILE, Image, ImageWriter};
+use crate::image::{IMAGE_FILE, ImageWriter};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{Participant, SessionOrder, end_rendezvous, replace_with_placeholders};
 
@@ -55,26 +48,13 @@ impl Destination<'_> {
     }
 
     /// An image of a process with so many agents.
-    fn writer(&self, agents: usize) -> Result<ImageWriter, CheckpointError> {
+    pub fn writer(&self, agents: usize) -> Result<ImageWriter, CheckpointError> {
         match (self.self_contained, self.parent) {
             (true, Some(_)) => Err(CheckpointError::ParentOfContained),
             (true, None) => Ok(ImageWriter::in_memory()?),
             (false, parent) => image_writer(self.directory, parent, agents),
         }
     }
-}
-
-/// An image in `directory` of a process with so many agents, upon the one in the directory `parent`. Its files are sent in one message with
-/// the agents' render files.
-pub(super) fn image_writer(
-    directory: &Path,
-    parent: Option<&Path>,
-    agents: usize,
-) -> Result<ImageWriter, CheckpointError> {
-    let path = directory.join(IMAGE_FILE);
-    let Some(parent) = parent else { return Ok(ImageWriter::create(&path)?) };
-    let parent = Image::open(&parent.join(IMAGE_FILE))?;
-    Ok(ImageWriter::create_upon(&path, &parent, MAX_FILES.saturating_sub(agents + 1))?)
 }
 
 /// How far a failed tear-down had come.
@@ -86,12 +66,6 @@ pub(super) fn take_error(error: TakeError) -> CheckpointError {
         TakeError::Thread(source) => CheckpointError::System { act: "start the event thread", source },
         TakeError::Busy { .. } | TakeError::Gone => CheckpointError::Busy { waited: RECLAIM },
     }
-}
-
-/// The device, which the holder of the closed gate has not let go of.
-fn present<'p>(context: &'p Context, pass: &'p Pass<'_>) -> Result<&'p Arc<Device>, Lost> {
-    let gone = Lost { what: "the device was closed under an open gate", source: None };
-    context.device(pass).ok_or(gone)
 }
 
 /// Takes everything out of the driver, or with preempted queues only this process's hold on it, and closes the device;
@@ -241,86 +215,6 @@ fn prepare<'a>(
             session.abort(&explain(error));
         }
     })
-}
-
-/// What an image is made of.
-struct Saved<'a> {
-    agents: &'a [AgentIdentity],
-    mode: Mode,
-    participant: &'a Participant<'a>,
-}
-
-/// A finished image.
-struct Written {
-    image_id: String,
-    file: File,
-    /// The files of earlier images that it has contents in.
-    earlier: Vec<File>,
-    /// The driver's state, if the queues were preempted.
-    captured: Option<Captured>,
-}
-
-fn write_image(
-    context: &Arc<Context>,
-    closed: &Closed,
-    into: &Destination<'_>,
-    saved: &Saved<'_>,
-    limit: &Limit,
-    report: &mut CheckpointReport,
-) -> Result<Written, CheckpointError> {
-    let pass = closed.pass();
-    let on = present(context, &pass)?;
-    // Before the registry is locked: after a fault it takes a queue to find out.
-    let is_lost = |info: &&Arc<AgentInfo>| lost_agent::check(context, &pass, info).is_err();
-    let lost: Vec<AgentIndex> = context.agents.iter().filter(is_lost).map(|info| info.index()).collect();
-    let mut registry = context.registry.lock();
-    let contents = match saved.mode {
-        Mode::Preempt => preempt::contents(&registry, on, limit)?,
-        Mode::Drain => contents::saved_buffers(&registry),
-    };
-    let machine = CheckpointMachine::of(context);
-    machine.known.look(&registry, on);
-    let mut writer = into.writer(context.agents.len())?.knowing(machine.known.of(contents.iter().copied()));
-    let mut names: Vec<String> = contents.iter().map(|(key, _)| key.to_string()).collect();
-    let movers =
-        Movers::new(context, closed, &mut registry, on, &contents, |agent| !lost.contains(&agent), limit)?;
-    let mut extents = movers.extents(&registry, &contents);
-    for (name, extent) in saved.participant.extents() {
-        names.push(name);
-        extents.push(extent);
-    }
-    let written = writer.write_contents(&extents, limit);
-    if written.is_ok() {
-        machine.known.learn(contents.iter().copied(), writer.written(&extents));
-    }
-    drop(extents);
-    report.engine_bytes += movers.engine_bytes(&registry, &contents);
-    let ended = movers.end(&mut registry, on);
-    written?;
-    ended?;
-    let captured = match saved.mode {
-        // After the engines: the driver's record has all queues of the process.
-        Mode::Preempt => Some(preempt::capture(on, contents, limit)?),
-        Mode::Drain => None,
-    };
-    let random = kfd::linux::random().map_err(|e| system("draw an image id")(e.into()))?;
-    let image_id = format!("{:032x}", u128::from_ne_bytes(random));
-    let metadata = Metadata {
-        image_id: image_id.clone(),
-        written_unix_ms: SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
-        pid: nix::unistd::getpid().as_raw(),
-        transport: context.transport_name().to_string(),
-        agents: saved.agents.to_vec(),
-        preempted: captured.is_some(),
-        sharing: saved.participant.has_record().then(|| saved.participant.record()),
-        extents: names,
-        registry: registry.save(),
-    };
-    let finished = writer.finish(&metadata)?;
-    report.add_written(finished.stats);
-    Ok(Written { image_id, file: finished.file, earlier: finished.earlier, captured })
 }
 
 /// The render files of an open device once more, with the image's files.

@@ -105,10 +105,11 @@ const UNFORMED: usize = 3;
 pub fn last_error(log: &str) -> String {
     let is_error =
         |l: &&str| l.contains("Error (") && !l.contains("FAILED") && !l.contains(") failed with -");
-    // That a task has ended is what follows from its own last error.
-    let is_cause = |l: &&str| is_error(l) && !l.contains(" exited, status=");
+    // That a task has ended, or has not a descriptor, is what follows from its own last error.
+    let is_cause =
+        |l: &&str| is_error(l) && !l.contains(" exited, status=") && !l.contains("): Unable to open fd=");
     let last = log.lines().rfind(is_cause).or_else(|| log.lines().rfind(is_error));
-    last.map(|l| l.split_once("): ").map_or(l, |(_, said)| said).trim().to_owned())
+    last.map(|l| explained(l.split_once("): ").map_or(l, |(_, said)| said).trim()))
         .or_else(|| {
             // What it prints before it has a log has no form.
             let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -116,6 +117,17 @@ pub fn last_error(log: &str) -> String {
             (!lines.is_empty()).then(|| lines[last..].join(" "))
         })
         .unwrap_or_else(|| "it said nothing".to_owned())
+}
+
+/// What CRIU says, with what to do where that is known.
+fn explained(said: &str) -> String {
+    let remedy = match said {
+        _ if said.contains("Can't bind inet socket") => {
+            ": a port of the process is in use here, or was until a minute ago (TIME_WAIT): restore later, or in another network namespace"
+        }
+        _ => "",
+    };
+    format!("{said}{remedy}")
 }
 
 #[cfg(test)]
@@ -144,6 +156,11 @@ mod tests {
                    (00.3) Error (criu/cr-restore.c:13): Restoring FAILED.\n";
         assert_eq!(last_error(log), "no memory");
         assert_eq!(last_error(log.split_once('\n').unwrap().1), "7 exited, status=1");
+        let log = "(00.1) 7: Error (criu/sk-inet.c:1): inet: Can't bind inet socket (id 5): Address already in use\n\
+                   (00.2) 7: Error (criu/files.c:12): Unable to open fd=15 id=0x5\n\
+                   (00.3) 1: Error (criu/cr-restore.c:12): 7 exited, status=1\n";
+        let said = last_error(log);
+        assert!(said.starts_with("inet: Can't bind") && said.contains("TIME_WAIT"), "{said}");
     }
 
     #[test]

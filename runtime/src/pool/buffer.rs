@@ -129,6 +129,18 @@ impl Buffer {
         self.0.bytes
     }
 
+    /// The buffer as its first `bytes` bytes, where this is its only handle: an import has whole pages, of which its owner may have asked
+    /// for less. As it was for no bytes, or more than there are.
+    #[must_use]
+    pub fn first(mut self, bytes: u64) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.0)
+            && (1..=shared.bytes).contains(&bytes)
+        {
+            shared.bytes = bytes;
+        }
+        self
+    }
+
     /// Never: a buffer has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.0.bytes == 0

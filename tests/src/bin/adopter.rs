@@ -2,10 +2,9 @@
 //! Saves labelled buffers, or adopts them and says what they are: `adopter save DIR`, `adopter adopt DIR [OLD=NEW…]`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use stasis::checkpoint::CheckpointOptions;
+use stasis::checkpoint::SaveOptions;
 use stasis::{AgentMap, Buffer, Runtime};
 use stasis_tests::gpu::Numbers;
 
@@ -43,9 +42,14 @@ fn save(runtime: &Runtime, directory: &Path) -> Result<()> {
     ensure!(made[0].1.set_label("", "").is_err() && made[0].1.set_label("a\nb", "").is_err(), "no label");
     // A buffer that names another by its address.
     made[2].1.upload(0, &made[0].1.va().to_le_bytes())?;
-    runtime.save(directory, Duration::from_secs(10), &CheckpointOptions::default())?;
+    // Memory that others may hold is saved as any other; it is not closed for that.
+    let shared = made[4].1.export()?;
+    let alias = runtime.import(&shared, &agent)?;
+    runtime.save(directory, &SaveOptions::default())?;
     // The process runs on, and its buffers are what they were.
     ensure!(bytes_of(&made[0].1)? == contents(1, made[0].1.len() as usize), "the process's own contents");
+    alias.upload(0, &[9; 16])?;
+    ensure!(bytes_of(&made[4].1)?[..16] == [9; 16], "memory is shared as before");
     println!(
         "saved {}",
         made.iter().map(|(_, buffer, _)| format!("{:#x}", buffer.va())).collect::<Vec<_>>().join(" ")
