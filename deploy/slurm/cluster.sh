@@ -5,6 +5,8 @@
 #   cluster.sh start DIRECTORY NODES     a controller and so many nodes, of two GPUs each; needs root
 #   cluster.sh fail DIRECTORY NODE       the node loses its power
 #   cluster.sh mend DIRECTORY NODE       and is there again
+#   cluster.sh cut DIRECTORY NODE        the node's network is gone; what runs there runs on
+#   cluster.sh join DIRECTORY NODE       and is there again
 #   cluster.sh stop DIRECTORY
 #
 # STASIS_SLURM is the prefix of Slurm (`cargo xtask setup --slurm`). Programs of Slurm's are then used with
@@ -137,9 +139,11 @@ mend)
     fail_node "$3"
     start_node "$3"
     ;;
+cut) ip link set "$bridge-${3#node}" down ;;
+join) ip link set "$bridge-${3#node}" up ;;
 stop) stop ;;
 *)
-    echo "$act is not understood: start, fail, mend or stop" >&2
+    echo "$act is not understood: start, fail, mend, cut, join or stop" >&2
     exit 2
     ;;
 esac

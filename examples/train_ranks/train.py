@@ -2,10 +2,13 @@
 """Trains a small network on several GPUs: on those of each rank of an MPI job, whose gradients are summed over all ranks.
 
     clang-19 --target=amdgcn-amd-amdhsa -mcpu=gfx11-generic -mcode-object-version=6 -O3 -nogpulib -o train.co examples/train/train.c
-    mpirun -np 4 python train.py --code train.co --steps 100 --sets sets --every 20
+    mpirun -np 4 python -m mpi4py train.py --code train.co --steps 100 --sets sets --every 20
 
-Within a rank gradients go from GPU to GPU; between ranks through host memory and MPI. Gradients are gathered and summed in the order of
-the GPUs, not by a reduction of MPI's, whose order depends on where ranks run: the weights are the same to the bit wherever that is.
+On a node gradients go from GPU to GPU, also between ranks: the first rank of a node has an inbox for each GPU there, and the others are
+given their names. Between nodes they go through host memory and MPI. They are gathered and summed in the order of the GPUs, not by
+a reduction of MPI's, whose order depends on where ranks run: the weights are the same to the bit wherever that is.
+
+`-m mpi4py` has an error of one rank end all; without it the others wait for that rank.
 
 Ranks that get SIGTERM or SIGUSR1 save all together at the end of the step, and end; the same command goes on from there.
 """
@@ -64,9 +67,58 @@ class Model:
         launch(self.backward, n * HIDDEN, self.logits, w + 4 * FIRST, self.hidden, self.hidden_lack, n, HIDDEN, CLASSES)
         launch(self.gradients, FIRST, x, self.hidden_lack, g, n, INPUTS, HIDDEN)
 
-    def step(self, gradient: np.ndarray) -> None:
-        self.gradient.write(gradient)
+    def step(self) -> None:
         self.descend[(PARAMETERS + 63) // 64, 64](self.weights, self.gradient, PARAMETERS, RATE)
+
+
+class Node:
+    """The ranks of one node, whose GPUs reach each other's memory.
+
+    The first of them has an inbox for the gradient of each GPU, and the sum over all nodes. The others take them for their own memory.
+    """
+
+    def __init__(self, world: MPI.Comm, devices: list[stasis.Device], ranks_of_node: int) -> None:
+        rank = world.Get_rank()
+        self.ranks = world.Split(rank // ranks_of_node, rank) if ranks_of_node else world.Split_type(MPI.COMM_TYPE_SHARED, rank)
+        self.is_first = self.ranks.Get_rank() == 0
+        # Between the first ranks of all nodes.
+        self.between = world.Split(0 if self.is_first else MPI.UNDEFINED, rank)
+        self.world_ranks = self.ranks.allgather(rank)
+        mine = slice(self.ranks.Get_rank() * len(devices), (self.ranks.Get_rank() + 1) * len(devices))
+        names = None
+        if self.is_first:
+            count = self.ranks.Get_size() * len(devices)
+            self.inboxes = [stasis.Buffer.empty(devices[0], PARAMETERS) for _ in range(count)]
+            # The host writes it and GPUs of other processes read it: no process waits for what another one's CPU writes to a GPU.
+            self.sum = stasis.Buffer.empty(devices[0], PARAMETERS, memory="host")
+            names = [buffer.name() for buffer in (*self.inboxes, self.sum)]
+        names = self.ranks.bcast(names)
+        if not self.is_first:
+            self.sum = stasis.Buffer.named(devices[0], names[-1])
+        self.boxes = (
+            self.inboxes[mine]
+            if self.is_first
+            else [stasis.Buffer.named(device, name) for device, name in zip(devices, names[:-1][mine])]
+        )
+
+    def sum_up(self, models: list[Model]) -> None:
+        """Puts the sum of all GPUs' gradients into each model's."""
+        for box, model in zip(self.boxes, models):
+            box.copy_(model.gradient)
+        self.ranks.Barrier()
+        if self.is_first:
+            gradients = np.stack([box.numpy() for box in self.inboxes]).reshape(len(self.world_ranks), -1, PARAMETERS)
+            by_rank = {}
+            for world_ranks, of_node in self.between.allgather((self.world_ranks, gradients)):
+                by_rank.update(zip(world_ranks, of_node))
+            total = np.zeros(PARAMETERS, "f4")
+            for rank in sorted(by_rank):
+                for one in by_rank[rank]:
+                    total += one
+            self.sum.write(total)
+        self.ranks.Barrier()
+        for model in models:
+            model.gradient.copy_(self.sum)
 
 
 def main() -> None:
@@ -75,6 +127,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=256, help="rows of a step, over all GPUs")
     parser.add_argument("--devices", type=int, default=1, help="GPUs of each rank")
+    parser.add_argument("--node", type=int, default=0, metavar="RANKS", help="take so many ranks for those of a node (default: ask MPI)")
     parser.add_argument("--sets", type=Path, required=True, help="where sets of images are, for all ranks the same")
     parser.add_argument("--every", type=int, default=0, help="save after so many steps")
     parser.add_argument("--pace", type=float, default=0, help="seconds to wait after every step")
@@ -93,8 +146,7 @@ def main() -> None:
     models = [
         Model(device, args.code, rows, adopted.get(f"weights-{index}"), f"weights-{index}") for index, device in enumerate(devices)
     ]
-    # Where the other GPUs' gradients are put on the first: one GPU copies from another.
-    inbox = [models[0].gradient] + [stasis.Buffer.empty(devices[0], PARAMETERS) for _ in models[1:]]
+    node = Node(world, devices, args.node)
     if rank == 0:
         print(f"from step {state['step']}", flush=True)
     for step in range(state["step"], args.steps):
@@ -103,16 +155,9 @@ def main() -> None:
             model.compute(first + (rank * args.devices + index) * rows, 1 / args.batch)
         # Kernels were given addresses: nobody else knows which buffers they use.
         stasis.synchronize()
-        for box, model in zip(inbox[1:], models[1:]):
-            box.copy_(model.gradient)
-        mine = np.stack([box.numpy() for box in inbox])
-        everyone = np.empty((size, *mine.shape), "f4")
-        world.Allgather(mine, everyone)
-        gradient = np.zeros(PARAMETERS, "f4")
-        for one in everyone.reshape(-1, PARAMETERS):
-            gradient += one
+        node.sum_up(models)
         for model in models:
-            model.step(gradient)
+            model.step()
         loss = sum(world.allgather(float(sum(model.losses.numpy().sum() for model in models)))) / args.batch
         if rank == 0 and step % 10 == 0:
             print(f"step {step} loss {loss:.6f}", flush=True)

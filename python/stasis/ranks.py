@@ -12,6 +12,10 @@ Ranks talk to each other by what the job has: mpi4py's communicators are of the 
 
 A set of images counts once its file ``set.json`` is there, which one rank renames into place after all have written theirs. A rank or
 a node that fails at any moment before leaves a set that is passed over, and the one before it whole.
+
+Each start of a job has a number, by a directory that one rank makes. A start that was thought lost and is not, since only its network was
+gone, finds a newer one: all its ranks raise :class:`Superseded`, and what it saved after the newer one had begun counts less than what
+that saves.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Callable, Protocol
 
@@ -27,9 +32,16 @@ from . import _stasis
 
 _PREFIX = "set-"
 _COMPLETE = "set.json"
+_START = "start-"
 _IMAGE = "runtime-0.img"
 # The beginning of an image: it has the hashes of all else.
 _HEAD = 4096
+# Seconds between two looks for a newer start: the directory may be on another machine.
+_LOOK = 2.0
+
+
+class Superseded(_stasis.CheckpointError):
+    """The job was started again meanwhile, and goes on there: this start is to end."""
 
 
 class Communicator(Protocol):
@@ -73,10 +85,23 @@ class Ranks:
         self._directory = Path(directory)
         self._keep = keep
         self._rank = communicator.Get_rank()
+        self._start: int | None = None
+        self._looked = 0.0
 
     def agree(self, wanted: bool) -> bool:
-        """Whether any rank wants it. All ranks call this at the same point, such as the end of a step, and get the same answer."""
-        return any(self._all.allgather(bool(wanted)))
+        """Whether any rank wants it. All ranks call this at the same point, such as the end of a step, and get the same answer.
+
+        Raises
+        ------
+        Superseded
+            On all ranks: the job was started again.
+        """
+        newer = 0
+        if self._rank == 0 and self._start is not None and time.monotonic() >= self._looked + _LOOK:
+            newer = self._newer()
+        answers = self._all.allgather((bool(wanted), newer))
+        self._check(answers[0][1])
+        return any(answer[0] for answer in answers)
 
     def save(self, state: dict[str, Any] | None = None, *, timeout: float = 10.0) -> int:
         """Save the labelled buffers of all ranks, and a state of each, as one set. All ranks call this at the same point.
@@ -97,17 +122,22 @@ class Ranks:
         ------
         CheckpointError
             On all ranks: at least one could not save, and there is no new set. Earlier ones are as they were.
+        Superseded
+            On all ranks: the job was started again, and there is no new set.
         """
+        self._begin()
         # A rank that cannot even begin must not leave the others waiting.
-        number, failed = 0, None
+        number, newer, failed = 0, 0, None
         try:
             text = json.dumps(state if state is not None else {})
             number = max(self._numbers(), default=0) + 1
+            newer = self._newer() if self._rank == 0 else 0
         except (OSError, TypeError, ValueError) as error:
             failed = f"{type(error).__name__}: {error}"
-        seen = self._all.allgather((number, failed))
-        self._raise("begin a set", [error for _, error in seen])
-        number = max(int(number) for number, _ in seen)
+        seen = self._all.allgather((number, newer, failed))
+        self._raise("begin a set", [error for _, _, error in seen])
+        self._check(seen[0][1])
+        number = max(int(number) for number, _, _ in seen)
         place = self._directory / f"{_PREFIX}{number}"
         self._together("make the set's directory", lambda: place.mkdir(parents=True), only_first=True)
         try:
@@ -117,6 +147,8 @@ class Ranks:
         except _stasis.CheckpointError:
             if self._rank == 0:
                 shutil.rmtree(place, ignore_errors=True)
+            # The newer start may have removed what this one had begun.
+            self._check(self._all.allgather(self._newer() if self._rank == 0 else 0)[0])
             raise
         if self._rank == 0:
             self._tidy(number)
@@ -140,9 +172,9 @@ class Ranks:
         CheckpointError
             On all ranks: there are sets, and none can be adopted by all.
         """
-        numbers = self._of_first("look for sets", self._complete_numbers)
+        self._begin()
         failures = []
-        for number in sorted(numbers, reverse=True):
+        for number in self._of_first("look for sets", self._complete_numbers):
             place = self._directory / f"{_PREFIX}{number}"
             buffers: dict[str, _stasis.Buffer] = {}
             state: dict[str, Any] = {}
@@ -164,6 +196,38 @@ class Ranks:
             raise _stasis.CheckpointError("No set of images can be adopted by all ranks: " + ". ".join(failures))
         return None
 
+    def _begin(self) -> None:
+        """Give this start of the job its number, if it has none."""
+        if self._start is None:
+            self._start = int(self._of_first("note the start of the job", self._note_start))
+
+    def _note_start(self) -> int:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        while True:
+            number = max(self._numbers(_START), default=0) + 1
+            try:
+                (self._directory / f"{_START}{number}").mkdir()
+            except FileExistsError:
+                # Another start was faster.
+                continue
+            return number
+
+    def _newer(self) -> int:
+        """The number of a newer start of the job, or 0. What cannot be read is not known to be one."""
+        self._looked = time.monotonic()
+        try:
+            newest = max(self._numbers(_START), default=0)
+        except OSError:
+            return 0
+        return newest if newest > (self._start or 0) else 0
+
+    def _check(self, newer: int) -> None:
+        if newer:
+            raise Superseded(
+                f"This is start {self._start} of the job, and start {newer} has begun in {self._directory}: the job goes on there, and "
+                "this start is to end"
+            )
+
     def _write(self, place: Path, timeout: float) -> dict[str, Any]:
         """Write this rank's image; what tells it from every other one."""
         _stasis.save(place, timeout=timeout)
@@ -171,7 +235,8 @@ class Ranks:
 
     def _complete(self, place: Path, entries: list[tuple[dict[str, Any], str]]) -> None:
         """Make the set count."""
-        text = json.dumps({"ranks": [{"image": image, "state": state} for image, state in entries]})
+        ranks = [{"image": image, "state": state} for image, state in entries]
+        text = json.dumps({"start": self._start, "ranks": ranks})
         new = place / f"{_COMPLETE}.new"
         with new.open("w") as file:
             file.write(text)
@@ -199,24 +264,37 @@ class Ranks:
 
     def _tidy(self, newest: int) -> None:
         """Remove sets that are not needed, and those that never came about."""
-        kept = sorted(n for n in self._complete_numbers() if n <= newest)[-self._keep :]
+        # A newer start may be reading one of them.
+        if self._newer():
+            return
+        kept = self._complete_numbers()[: self._keep]
         for number in self._numbers():
             if number < newest and number not in kept:
                 shutil.rmtree(self._directory / f"{_PREFIX}{number}", ignore_errors=True)
+        for number in self._numbers(_START):
+            if number < (self._start or 0):
+                shutil.rmtree(self._directory / f"{_START}{number}", ignore_errors=True)
 
-    def _numbers(self) -> list[int]:
+    def _numbers(self, prefix: str = _PREFIX) -> list[int]:
         if not self._directory.exists():
             return []
-        names = (entry.name.removeprefix(_PREFIX) for entry in self._directory.iterdir() if entry.name.startswith(_PREFIX))
+        names = (entry.name.removeprefix(prefix) for entry in self._directory.iterdir() if entry.name.startswith(prefix))
         return [int(name) for name in names if name.isascii() and name.isdecimal()]
 
     def _complete_numbers(self) -> list[int]:
-        return [number for number in self._numbers() if (self._directory / f"{_PREFIX}{number}" / _COMPLETE).is_file()]
+        """The numbers of the sets that count, the newest first: those of a newer start before all of an earlier one."""
+        found = []
+        for number in self._numbers():
+            try:
+                text = (self._directory / f"{_PREFIX}{number}" / _COMPLETE).read_text()
+            except FileNotFoundError:
+                continue
+            found.append((_start_of(text), number))
+        return [number for _, number in sorted(found, reverse=True)]
 
-    def _of_first(self, act: str, look: Callable[[], list[int]]) -> list[int]:
+    def _of_first(self, act: str, look: Callable[[], Any]) -> Any:
         """What the first rank sees, for all the same."""
-        seen: list[int] = self._all.allgather(self._together(act, look, only_first=True))[0]
-        return seen
+        return self._all.allgather(self._together(act, look, only_first=True))[0]
 
     def _together(self, act: str, do: Callable[[], Any], *, only_first: bool = False) -> Any:
         """Have all ranks do something, or the first; raise on all what any could not do."""
@@ -237,6 +315,15 @@ class Ranks:
     @staticmethod
     def _named(failures: list[str | None]) -> list[str]:
         return [f"rank {rank}: {failure}" for rank, failure in enumerate(failures) if failure is not None]
+
+
+def _start_of(text: str) -> int:
+    """Which start of the job has completed a set; 0 if it does not say so, which is for :meth:`Ranks._read` to refuse."""
+    try:
+        said = json.loads(text)["start"]
+    except (ValueError, KeyError, TypeError):
+        return 0
+    return said if isinstance(said, int) else 0
 
 
 def _identity(place: Path) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 # A rank that computes: its weights are the step in all elements, and the rank behind the comma. It talks through a socket of the test's.
 RANK = """
 import json, os, socket, sys
@@ -84,6 +82,8 @@ class Job:
             )
             theirs.close()
             self._sockets.append(ours)
+        self.is_connected = threading.Event()
+        self.is_connected.set()
         self._thread = threading.Thread(target=self._pass_on)
         self._thread.start()
 
@@ -93,6 +93,7 @@ class Job:
         try:
             while True:
                 lines = [file.readline() for file in files]
+                self.is_connected.wait()
                 if not all(line.endswith("\n") for line in lines):
                     break
                 for file in files:
@@ -193,50 +194,40 @@ def test_rank_that_is_killed_at_any_moment_leaves_whole_sets(job, tmp_path):
             raise AssertionError(f"trial {trial} does not get on: {begun}")
 
 
-def compiled_training(tmp_path: Path) -> Path:
-    clang = os.environ.get("STASIS_CLANG", "clang-19")
-    flags = ["--target=amdgcn-amd-amdhsa", "-mcpu=gfx1100", "-O3", "-nogpulib", "-ffreestanding"]
-    subprocess.run([clang, *flags, "-o", tmp_path / "train.co", EXAMPLES / "train" / "train.c"], check=True)
-    return tmp_path / "train.co"
+def test_start_that_was_cut_off_finds_that_the_job_goes_on_elsewhere(job, tmp_path):
+    lost = job(3, 1_000_000)
+    wait_for(lambda: len(complete(tmp_path)) >= 2)
+    lost.is_connected.clear()
+    # Whatever it had begun has come about, or never will.
+    time.sleep(0.5)
+    newest = complete(tmp_path)[-1].parent
+    step = json.loads(json.loads((newest / "set.json").read_text())["ranks"][0]["state"])["step"]
+    for rank, (status, said) in enumerate(job(3, step + 4).end()):
+        assert status == 0 and f"from {step}\n" in said and f"done {step + 4 + rank / 10}\n" in said, said
+    there = [(path, path.read_bytes()) for path in complete(tmp_path)]
+    lost.is_connected.set()
+    for status, said in lost.end():
+        assert status == 1 and "Superseded: This is start 1 of the job, and start 2 has begun" in said, said
+    assert [(path, path.read_bytes()) for path in complete(tmp_path)] == there
+    # Its sets are those of the newer start.
+    for status, said in job(3, step + 4).end():
+        assert status == 0 and f"from {step + 4}\n" in said, said
 
 
-def mpi(tmp_path: Path, ranks: int, *arguments: Any) -> subprocess.Popen[str]:
-    """The example on ranks of Open MPI, over TCP."""
-    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": str(tmp_path)}
-    words = ["mpirun", "--oversubscribe", "-np", ranks, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
-    words += ["--mca", "btl_tcp_if_include", "lo", sys.executable, EXAMPLES / "train_ranks" / "train.py"]
-    words += ["--code", tmp_path / "train.co", *arguments]
-    said = subprocess.PIPE
-    return subprocess.Popen([str(word) for word in words], env=environment, stdout=said, stderr=subprocess.STDOUT, text=True)
+def test_sets_of_the_newest_start_count_whatever_their_numbers(job, tmp_path):
+    job(2, 4).end()
+    # As if an earlier start had completed one after a newer had begun.
+    late = tmp_path / "sets" / "set-9"
+    shutil.copytree(tmp_path / "sets" / "set-1", late)
+    said = json.loads((late / "set.json").read_text())
+    (late / "set.json").write_text(json.dumps({**said, "start": 0}))
+    for status, said in job(2, 6).end():
+        assert status == 0 and "from 4\n" in said and "saved 6 10\n" in said, said
+    assert [path.parent.name for path in complete(tmp_path)] == ["set-2", "set-10"]
 
 
-def test_training_over_mpi_has_the_same_weights_wherever_its_gpus_are_and_however_it_was_interrupted(tmp_path):
-    compiled_training(tmp_path)
-    weights = []
-    # Four GPUs: one of each rank, or two.
-    for ranks, devices in [(4, 1), (2, 2)]:
-        file = tmp_path / f"weights-{ranks}"
-        job = mpi(tmp_path, ranks, "--devices", devices, "--steps", 40, "--sets", tmp_path / f"sets-{ranks}", "--weights", file)
-        said, _ = job.communicate(timeout=240)
-        assert job.returncode == 0, said
-        weights.append(file.read_bytes())
-    assert weights[0] == weights[1]
-    job = mpi(tmp_path, 4, "--steps", 40, "--pace", 0.1, "--every", 10, "--sets", tmp_path / "sets", "--weights", tmp_path / "w")
-    assert job.stdout is not None
-    for line in job.stdout:
-        if line.startswith("set 1"):
-            break
-    time.sleep(0.3)
-    job.terminate()
-    rest, _ = job.communicate(timeout=240)
-    assert "set 2" in rest, rest
-    # All of it is killed in the middle, at once.
-    job = mpi(tmp_path, 4, "--steps", 40, "--pace", 0.1, "--sets", tmp_path / "sets", "--weights", tmp_path / "w")
-    assert job.stdout is not None
-    assert job.stdout.readline() != "from step 0\n"
-    job.kill()
-    job.communicate(timeout=240)
-    job = mpi(tmp_path, 4, "--steps", 40, "--sets", tmp_path / "sets", "--weights", tmp_path / "w")
-    said, _ = job.communicate(timeout=240)
-    assert job.returncode == 0 and "done" in said and "from step 0" not in said, said
-    assert (tmp_path / "w").read_bytes() == weights[0]
+def wait_for(is_so: Any) -> None:
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until, "it does not come about"
+        time.sleep(0.02)

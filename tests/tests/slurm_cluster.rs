@@ -28,6 +28,12 @@ impl Cluster {
         self.0.path()
     }
 
+    /// On which node a job is.
+    fn node_of(&self, job: &str) -> String {
+        let said = self.ask(&["scontrol", "-o", "show", "job", job]);
+        said.split(" BatchHost=").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    }
+
     fn act(&self, act: &str, more: &str) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm/cluster.sh");
         let mut command = Command::new(script);
@@ -60,16 +66,22 @@ impl Cluster {
 
     /// Submits the job that is documented, with more options; its id.
     fn submit(&self, options: &[&str]) -> String {
+        self.submit_training(STEPS, options, &[])
+    }
+
+    /// The same of so many steps, with more options of `stasis slurm-run`.
+    fn submit_training(&self, steps: u32, options: &[&str], of_run: &[&str]) -> String {
         let train = program("train").display().to_string();
         let weights = format!("--weights={}/weights-$SLURM_JOB_ID", self.directory().display());
-        self.submit_shell(&format!("exec {train} --steps={STEPS} --pace-ms=50 {weights}"), options)
+        self.submit_shell(&format!("exec {train} --steps={steps} --pace-ms=50 {weights}"), options, of_run)
     }
 
     /// The same with another program, in words of the shell.
-    fn submit_shell(&self, program: &str, options: &[&str]) -> String {
+    fn submit_shell(&self, program: &str, options: &[&str], of_run: &[&str]) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/slurm/job.sh");
         let words = ["sbatch", "--parsable", "--output=job-%A-%a.log"];
-        let words = [&words[..], options, &[script.to_str().unwrap(), "--", "sh", "-c", program]].concat();
+        let run = [&[script.to_str().unwrap()], of_run, &["--", "sh", "-c", program]].concat();
+        let words = [&words[..], options, &run].concat();
         self.ask(&words).trim().to_owned()
     }
 
@@ -158,7 +170,7 @@ fn tasks_of_an_array_move_to_the_other_node_and_a_cancelled_one_stays_away() {
     assert_ne!(agents[0], agents[1]);
     // A program that takes its time to end must not come back either.
     let stubborn = "trap 'echo told' TERM; echo begun; for n in $(seq 60); do sleep 0.1; done";
-    let stubborn = cluster.submit_shell(stubborn, &["--nodelist=node1"]);
+    let stubborn = cluster.submit_shell(stubborn, &["--nodelist=node1"], &[]);
     cluster.wait_for(&stubborn, "begun");
     cluster.ask(&["scancel", "--full", &stubborn]);
     let cancelled = cluster.submit(&["--nodelist=node1", "--signal=B:USR1@30"]);
@@ -169,4 +181,45 @@ fn tasks_of_an_array_move_to_the_other_node_and_a_cancelled_one_stays_away() {
     for job in [&cancelled, &stubborn] {
         assert!(!cluster.log(job).contains("requeued"), "{}", cluster.log(job));
     }
+}
+
+#[test]
+fn job_whose_node_is_cut_off_goes_on_elsewhere_and_ends_there() {
+    let cluster = Cluster::start(2);
+    // More than half a minute: Slurm takes a node for lost after ten seconds.
+    let steps = 800;
+    let job = cluster.submit_training(steps, &["--nodelist=node1"], &["--every=1s"]);
+    let undisturbed = cluster.submit_training(steps, &["--nodelist=node2"], &["--every=1h"]);
+    cluster.wait_for(&job, "step 30 ");
+    cluster.act("cut", "node1");
+    // Slurm takes the node for lost.
+    cluster.wait_for_state(&job, "PENDING");
+    cluster.ask(&["scontrol", "update", &format!("job={job}"), "ReqNodeList=node2"]);
+    // It is started elsewhere while it still runs there.
+    cluster.wait_for(&job, " goes on from ");
+    cluster.wait_for(&job, "was started again elsewhere: it is ended here");
+    for job in [&job, &undisturbed] {
+        cluster.wait_for_state(job, "COMPLETED");
+    }
+    assert_eq!(cluster.node_of(&job), "node2");
+    cluster.act("join", "node1");
+    let deadline = Instant::now() + PATIENCE;
+    while !cluster.ask(&["sinfo", "-h", "-N", "-t", "idle", "-p", "low"]).contains("node1") {
+        assert!(Instant::now() < deadline, "{}", cluster.ask(&["sinfo", "-N"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    cluster.wait_for_state(&job, "COMPLETED");
+    let log = cluster.log(&job);
+    assert_eq!(
+        (
+            log.matches(" begins (").count(),
+            log.matches(" goes on from ").count(),
+            log.matches("done").count()
+        ),
+        (1, 1, 1),
+        "{log}"
+    );
+    let weights =
+        [&job, &undisturbed].map(|job| fs::read(cluster.directory().join(format!("weights-{job}"))).unwrap());
+    assert!(weights[0] == weights[1], "other weights: {log}");
 }

@@ -208,7 +208,7 @@ fn tcp_socket(scene: &Scene<'_>, held: &Held<'_>, socket: &TcpSocket) -> Option<
         return Some(
             finding
                 .why("CRIU keeps or closes connections only if flags")
-                .remedy("--tcp-established keeps it (at restore, too), --tcp-close ends it"),
+                .remedy("--tcp-established keeps it, --tcp-close ends it"),
         );
     }
     (flags.unprivileged && !scene.own.has(CAP_NET_ADMIN)).then(|| {
