@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 
 use crate::setup::aarch64::TARGET;
 use crate::setup::{self, Installed};
@@ -15,8 +16,25 @@ const BUILT: [&str; 3] = ["stasis-softgpu", "stasis", "stasis-cli"];
 const TESTED: [&str; 4] =
     ["stasis-queues", "stasis-softgpu-isa", "stasis-softgpu-waves", "stasis-softgpu-kernels"];
 
-/// Builds, the programs if they are wanted, and tests; `arguments` are nextest's.
-pub fn run(with_programs: bool, arguments: &[String], installed: &Installed) -> Result<()> {
+/// Of these, what takes a submission's time: packets, and whole kernels by the interpreter.
+const TESTED_BRIEFLY: [&str; 2] = ["stasis-queues", "stasis-softgpu-kernels"];
+
+/// What is built and tested.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Only build what the tests need, not the software device, the runtime and the command.
+    #[arg(long)]
+    without_programs: bool,
+    /// Only run packets and whole kernels, not every instruction by itself, whose tests take minutes to compile.
+    #[arg(long)]
+    briefly: bool,
+    /// Arguments for `cargo nextest run`, such as a filter.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Builds and tests.
+pub fn run(options: &Options, installed: &Installed) -> Result<()> {
     let rustc = setup::install_aarch64()?;
     let directory: PathBuf = target().join("aarch64");
     let (rustc, directory) = (rustc.display().to_string(), directory.display().to_string());
@@ -33,11 +51,12 @@ pub fn run(with_programs: bool, arguments: &[String], installed: &Installed) -> 
     }
     let named =
         |packages: &[&'static str]| packages.iter().flat_map(|package| ["-p", *package]).collect::<Vec<_>>();
-    if with_programs {
+    if !options.without_programs {
         let build = [&["build", "--locked", "--target", TARGET][..], &named(&BUILT)].concat();
         cargo_with(&build, installed, &environment)?;
     }
-    let mut test = [&["nextest", "run", "--locked", "--target", TARGET][..], &named(&TESTED)].concat();
-    test.extend(arguments.iter().map(String::as_str));
+    let tested = if options.briefly { &TESTED_BRIEFLY[..] } else { &TESTED };
+    let mut test = [&["nextest", "run", "--locked", "--target", TARGET][..], &named(tested)].concat();
+    test.extend(options.arguments.iter().map(String::as_str));
     cargo_with(&test, installed, &environment)
 }

@@ -66,14 +66,7 @@ enum Command {
     /// Sets up, then runs the semantic test of every instruction and says which have one.
     IsaCoverage,
     /// Sets up, then builds for aarch64 and runs the wave engine's tests there, under an emulator.
-    Aarch64 {
-        /// Only build what the tests need, not the software device, the runtime and the command.
-        #[arg(long)]
-        without_programs: bool,
-        /// Arguments for `cargo nextest run`, such as a filter.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Aarch64(aarch64::Options),
     /// Sets up, then runs every fuzz target for a while.
     Fuzz {
         /// How long each target runs.
@@ -120,6 +113,13 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_triton: true,
             ..setup::Options::default()
         },
+        // The compilers and nothing else: neither runs what it builds.
+        Command::Check(_) => setup::Options {
+            without_criu: true,
+            without_model: true,
+            without_triton: true,
+            ..setup::Options::default()
+        },
         // These tests need no CRIU.
         Command::IsaCoverage => setup::Options {
             without_criu: true,
@@ -127,7 +127,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_triton: true,
             ..setup::Options::default()
         },
-        Command::Aarch64 { .. } => {
+        Command::Aarch64(_) => {
             setup::Options { without_criu: true, without_model: true, ..setup::Options::default() }
         }
         Command::Demo(arguments) => setup::Options {
@@ -158,9 +158,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Check(options) => checks::check(&options, &installed)?,
         Command::Miri => checks::miri()?,
         Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,
-        Command::Aarch64 { without_programs, arguments } => {
-            aarch64::run(!without_programs, &arguments, &installed)?;
-        }
+        Command::Aarch64(options) => aarch64::run(&options, &installed)?,
         Command::Wheel => wheel::tell(&wheel::build(&installed)?)?,
         Command::Hsa => hsa::install(&installed)?,
         Command::HsaCoverage => hsa::coverage()?,

@@ -59,6 +59,26 @@ pub struct Options {
     /// Also install a server of S3's interface, which tests and benchmarks keep checkpoints in.
     #[arg(long)]
     pub s3: bool,
+    /// Also install what builds the Python package, and what its tests need.
+    #[arg(long)]
+    pub package: bool,
+}
+
+impl Options {
+    /// Whether anything goes into the private directory.
+    fn is_private(&self) -> bool {
+        let Self {
+            without_criu,
+            without_tests: _,
+            without_model,
+            without_triton,
+            clients,
+            slurm,
+            s3,
+            package,
+        } = *self;
+        !without_criu || !without_model || !without_triton || clients || slurm || s3 || package
+    }
 }
 
 /// The paths of all that was found or installed.
@@ -145,6 +165,10 @@ impl FromPypi {
             python = Some(client);
         }
         let clients = || -> Result<_> { Ok((python::clients(private)?, python::ray(private)?)) };
+        if options.package {
+            python::wheel(private)?;
+            python::package_without_wheel(private)?;
+        }
         Ok(Self {
             python,
             model,
@@ -188,11 +212,9 @@ impl Installed {
     /// # Errors
     /// Names the packages that are missing and cannot be installed; those before them are there.
     pub fn add_peers(&mut self) -> Result<()> {
-        let private = repository().join(".stasis");
-        let _lock = lock(&private.join("setup.lock"))?;
         // The two installations are independent.
-        let debian = packages::install_peers();
-        self.bench_python = Some(python::bench(&private)?);
+        let debian = in_private(PACKAGES, |_| packages::install_peers());
+        self.bench_python = Some(in_private(PRIVATE, python::bench)?);
         debian
     }
 }
@@ -230,7 +252,7 @@ impl fmt::Display for Installed {
 /// # Errors
 /// They cannot be installed.
 pub fn checkers() -> Result<PathBuf> {
-    in_private(python::checkers)
+    in_private("checks.lock", python::checkers)
 }
 
 /// The Python that builds the Python package, installed if it is not there.
@@ -238,7 +260,7 @@ pub fn checkers() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be installed.
 pub fn wheel() -> Result<PathBuf> {
-    in_private(python::wheel)
+    in_private(PRIVATE, python::wheel)
 }
 
 /// A Python with the Triton before the newest, installed if it is not there.
@@ -246,7 +268,7 @@ pub fn wheel() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be installed.
 pub fn triton_before() -> Result<PathBuf> {
-    in_private(python::triton_before)
+    in_private(PRIVATE, python::triton_before)
 }
 
 /// A Python that is newer than the others', with a wheel of the package and what its tests need; `None` if there is none.
@@ -254,7 +276,7 @@ pub fn triton_before() -> Result<PathBuf> {
 /// # Errors
 /// They cannot be installed.
 pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
-    in_private(|private| python::package_on_newer(private, wheel))
+    in_private(PRIVATE, |private| python::package_on_newer(private, wheel))
 }
 
 /// The program that makes a site of the Python package's documentation, installed if it is not there.
@@ -262,7 +284,7 @@ pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
 /// # Errors
 /// It cannot be installed.
 pub fn mkdocs() -> Result<PathBuf> {
-    in_private(python::mkdocs)
+    in_private(PRIVATE, python::mkdocs)
 }
 
 /// A Python with a wheel of the package, what its tests need, the compiler triton and tinygrad, installed where they are missing.
@@ -273,7 +295,7 @@ pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
     let clients = installed.clients.as_ref().map(|clients| clients.python.as_path());
     let ray = installed.clients.as_ref().map(|clients| clients.ray.as_path());
     let others = [("triton", installed.triton.as_deref()), ("clients", clients), ("ray", ray)];
-    in_private(|private| python::package(private, wheel, &others))
+    in_private(PRIVATE, |private| python::package(private, wheel, &others))
 }
 
 /// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.
@@ -281,15 +303,21 @@ pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
 /// # Errors
 /// Names what cannot be installed.
 pub fn install_aarch64() -> Result<PathBuf> {
-    in_private(aarch64::find_or_install)
+    in_private(PRIVATE, |private| in_private(PACKAGES, |_| aarch64::find_or_install(private)))
 }
 
-/// Installs something in the private directory, while no other process does.
-fn in_private<T>(install: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+/// Held by whoever installs packages of the system's.
+const PACKAGES: &str = "packages.lock";
+/// Held by whoever installs in the private directory, but the checkers there, which have a lock of their own: checks begin while what
+/// tests need is still being installed.
+const PRIVATE: &str = "setup.lock";
+
+/// Installs something, while no other process that holds this lock does.
+fn in_private<T>(name: &str, install: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let private = repository().join(".stasis");
     std::fs::create_dir_all(&private)
         .with_context(|| format!("Could not create the private directory {}", private.display()))?;
-    let _lock = lock(&private.join("setup.lock"))?;
+    let _lock = lock(&private.join(name))?;
     install(&private)
 }
 
@@ -305,21 +333,20 @@ pub fn repository() -> PathBuf {
 /// Names the packages that are missing and cannot be installed (no root, no package manager, no network),
 /// or the CRIU that was found and what is wrong with it.
 pub fn run(options: &Options) -> Result<Installed> {
-    let root = repository();
-    let private = root.join(".stasis");
-    std::fs::create_dir_all(&private)
-        .with_context(|| format!("Could not create the private directory {}", private.display()))?;
-    let _lock = lock(&private.join("setup.lock"))?;
-
-    packages::install_missing(!options.without_tests)?;
-    let mut libclang = None;
-    if !options.without_tests {
-        install_nextest()?;
-        libclang = Some(packages::libclang_dir().context("libclang vanished after its installation")?);
-    }
-    if options.clients {
-        packages::install_clients()?;
-    }
+    let libclang = in_private(PACKAGES, |_| {
+        packages::install_missing(!options.without_tests)?;
+        let mut libclang = None;
+        if !options.without_tests {
+            install_nextest()?;
+            libclang = Some(packages::libclang_dir().context("libclang vanished after its installation")?);
+        }
+        if options.clients {
+            packages::install_clients()?;
+        }
+        Ok(libclang)
+    })?;
+    let private = repository().join(".stasis");
+    let _lock = options.is_private().then(|| lock(&private.join(PRIVATE))).transpose()?;
     // The packages of Debian are fetched by one thread, those of PyPI by another.
     let (debian, pypi) = std::thread::scope(|scope| {
         let pypi = scope.spawn(|| FromPypi::find_or_install(options, &private));

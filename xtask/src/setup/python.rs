@@ -126,8 +126,7 @@ pub fn wheel(private: &Path) -> Result<PathBuf> {
 /// # Errors
 /// As [`client`]; the wheel could not be installed.
 pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -> Result<PathBuf> {
-    let what = "numpy, pytest, mypy, mpi4py and the kernel of notebooks for the tests of the Python package, 41 packages, 49 MB";
-    let python = environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")?;
+    let python = package_without_wheel(private)?;
     install_wheel(&python, wheel)?;
     // They are too large to have them twice.
     let packages = packages_of(&python)?;
@@ -138,6 +137,15 @@ pub fn package(private: &Path, wheel: &Path, others: &[(&str, Option<&Path>)]) -
         fs::write(&list, text).with_context(|| format!("Could not write {}", list.display()))?;
     }
     Ok(python)
+}
+
+/// The same before it has the wheel.
+///
+/// # Errors
+/// As [`client`].
+pub fn package_without_wheel(private: &Path) -> Result<PathBuf> {
+    let what = "numpy, pytest, mypy, mpi4py and the kernel of notebooks for the tests of the Python package, 41 packages, 49 MB";
+    environment(&private.join("package-python"), PACKAGE, what, "`cargo nextest run` alone")
 }
 
 /// Installs a wheel, in the place of one of the same version.
