@@ -14,9 +14,11 @@
 set -eu
 
 act=$1 directory=$2
-# An address of its own for each cluster: 10.97.N.0/24.
-network=10.97.$(($(printf %s "$directory" | cksum | cut -d' ' -f1) % 250))
-bridge=sl$(printf %s "$directory" | cksum | cut -d' ' -f1)
+# An address of its own for each cluster, 10.97.N.0/24, and a port: a controller listens at all addresses of the machine.
+sum=$(printf %s "$directory" | cksum | cut -d' ' -f1)
+network=10.97.$((sum % 250))
+port=$((17100 + sum % 250))
+bridge=sl$sum
 
 configure() {
     mkdir -p "$directory/state"
@@ -26,7 +28,7 @@ configure() {
     cat > "$directory/slurm.conf" <<END
 ClusterName=stasis
 SlurmctldHost=$(hostname)($network.1)
-SlurmctldPort=17000
+SlurmctldPort=$port
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/munge

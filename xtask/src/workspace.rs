@@ -201,7 +201,7 @@ fn check_models(installed: &Installed) -> Result<()> {
 
 /// What the suite samples, at length: the variables that tests read, and values for a night. A variable that is set already
 /// keeps its value.
-const AT_LENGTH: [(&str, &str); 10] = [
+const AT_LENGTH: [(&str, &str); 11] = [
     ("STASIS_BUCKET_TRIALS", "1000"),
     ("STASIS_CRIU_GRAPHS", "30"),
     ("STASIS_EVERY_SENTENCE", "1"),
@@ -212,6 +212,7 @@ const AT_LENGTH: [(&str, &str); 10] = [
     ("STASIS_RANKS_TRIALS", "100"),
     ("STASIS_SLURM_TRIALS", "200"),
     ("STASIS_SOAK", "1000"),
+    ("STASIS_TINYGRAD_TRAINING", "1"),
 ];
 
 /// The kernel that the software device imitates by default.

@@ -367,10 +367,10 @@ fn hunt(first: u64, body: usize, turns: u32, ops: &[Op]) {
     println!("{programs} programs");
 }
 
-/// How long a test runs random programs: 6 s, or `STASIS_FUZZ_SECONDS`.
+/// How long a test runs random programs: 4 s, or `STASIS_FUZZ_SECONDS`.
 fn seconds() -> Duration {
     let asked = std::env::var("STASIS_FUZZ_SECONDS").ok().and_then(|n| n.parse().ok());
-    Duration::from_secs(asked.unwrap_or(6))
+    Duration::from_secs(asked.unwrap_or(4))
 }
 
 #[test]
