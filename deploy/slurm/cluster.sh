@@ -126,12 +126,14 @@ start)
         --seed-file "$directory/munged.seed"
     while [ ! -S "$directory/munge.socket" ]; do sleep 0.05; done
     daemon "$directory/slurmctld.out" "$STASIS_SLURM/sbin/slurmctld" -i -D
+    controller=$!
     for node in $(seq "$nodes"); do
         start_node "node$node"
     done
     for try in $(seq 600); do
         [ "$("$STASIS_SLURM/bin/sinfo" -h -t idle -N -p low 2> /dev/null | wc -l)" = "$nodes" ] && break
-        [ "$try" = 600 ] && { cat "$directory"/*.out >&2; exit 1; }
+        # A controller that cannot listen ends.
+        [ "$try" = 600 ] || ! kill -0 "$controller" 2> /dev/null && { cat "$directory"/*.out >&2; exit 1; }
         sleep 0.1
     done
     trap - EXIT
