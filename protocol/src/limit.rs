@@ -55,6 +55,12 @@ impl Limit {
         Self { started, deadline: started.checked_add(within), cancelled }
     }
 
+    /// A limit of `within` from now on, with the same cancellation.
+    #[must_use]
+    pub fn again(&self, within: Duration) -> Self {
+        Self::cancellable(within, Arc::clone(&self.cancelled))
+    }
+
     /// The flag that cancels it.
     #[must_use]
     pub fn cancelled(&self) -> &AtomicBool {

@@ -298,20 +298,8 @@ impl<P, R> StateMachine<P, R> {
         within: Duration,
     ) -> Result<Duration, Failed<S::Error>> {
         let mut work = self.begin("lock", within)?;
-        match work.take() {
-            Phase::Running => {}
-            other => return Err(work.refuse("lock", other, State::Running)),
-        }
-        self.now(Activity::Locking);
-        let limit = &work.limit;
-        steps.prepare(mode, limit);
-        // A failure drops the gate's token, which opens it.
-        let closed = steps.gate().close(limit.deadline(LONGEST_VERB), limit.cancelled());
-        let stopped = closed
-            .map_err(Failed::Gate)
-            .and_then(|closed| steps.stop(&closed, mode, limit).map(|()| closed).map_err(step("lock")));
-        let closed = stopped.inspect_err(|_| steps.go_on())?;
-        let elapsed = limit.elapsed();
+        let closed = self.stop(steps, mode, "lock", &mut work)?;
+        let elapsed = work.limit.elapsed();
         work.enter(Phase::Locked(closed, mode));
         Ok(elapsed)
     }
@@ -335,24 +323,54 @@ impl<P, R> StateMachine<P, R> {
         act(&work.limit).map_err(step(verb))
     }
 
-    /// LOCKED, and stays so: `act` has the queues stopped and the machine to itself.
+    /// RUNNING, and so again: stops the queues within `lock_within` as [`StateMachine::lock`] does, has `act` do its work within `within`, and
+    /// lets them run again. Other verbs wait for the end of it.
     ///
     /// # Errors
-    /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`] with the error of `act`.
-    pub fn while_locked<T, E>(
+    /// [`Failed`], but `Stuck`; the queues run again, unless that is what failed: then the state is LOCKED.
+    pub fn while_stopped<S: Steps<Snapshot = P, Restored = R>, T>(
         &self,
+        steps: &S,
         verb: &'static str,
+        lock_within: Duration,
         within: Duration,
-        act: impl FnOnce(&Closed, Mode, &Limit) -> Result<T, E>,
-    ) -> Result<T, Failed<E>> {
-        let mut work = self.begin(verb, within)?;
-        let (closed, mode) = match work.take() {
-            Phase::Locked(closed, mode) => (closed, mode),
-            other => return Err(work.refuse(verb, other, State::Locked)),
-        };
-        let done = act(&closed, mode, &work.limit);
-        work.enter(Phase::Locked(closed, mode));
-        done.map_err(step(verb))
+        act: impl FnOnce(&Closed, &Limit) -> Result<T, S::Error>,
+    ) -> Result<T, Failed<S::Error>> {
+        let mut work = self.begin(verb, lock_within)?;
+        let closed = self.stop(steps, Mode::Drain, verb, &mut work)?;
+        work.limit = work.limit.again(within);
+        let done = act(&closed, &work.limit).map_err(step(verb));
+        // A save that was late does not keep the queues stopped.
+        if let Err(error) = steps.resume_queues(&closed, Mode::Drain, &Limit::within(within)) {
+            work.enter(Phase::Locked(closed, Mode::Drain));
+            return Err(step(verb)(error));
+        }
+        drop(closed);
+        steps.go_on();
+        done
+    }
+
+    /// Closes the gate and stops the queues of a process that runs.
+    fn stop<S: Steps<Snapshot = P, Restored = R>>(
+        &self,
+        steps: &S,
+        mode: Mode,
+        verb: &'static str,
+        work: &mut Work<'_, P, R>,
+    ) -> Result<Closed, Failed<S::Error>> {
+        match work.take() {
+            Phase::Running => {}
+            other => return Err(work.refuse(verb, other, State::Running)),
+        }
+        self.now(Activity::Locking);
+        let limit = &work.limit;
+        steps.prepare(mode, limit);
+        // A failure drops the gate's token, which opens it.
+        let closed = steps.gate().close(limit.deadline(LONGEST_VERB), limit.cancelled());
+        let stopped = closed
+            .map_err(Failed::Gate)
+            .and_then(|closed| steps.stop(&closed, mode, limit).map(|()| closed).map_err(step(verb)));
+        stopped.inspect_err(|_| steps.go_on())
     }
 
     /// LOCKED → RUNNING. A device that was lost meanwhile stays lost: calls that waited at the gate are refused.

@@ -115,6 +115,9 @@ pub fn export<'py>(
     if (place, index) != own && !is_seen {
         return refused(&format!("it is on device {own:?} of DLPack, {:?} was asked for", (place, index)));
     }
+    if place == CPU && !is_seen {
+        return refused("the CPU does not see its memory");
+    }
     if place == CPU && own.0 == ROCM {
         buffer.device().note_view();
     }

@@ -40,7 +40,7 @@ _HEAD = 4096
 _LOOK = 2.0
 
 
-class Superseded(_stasis.CheckpointError):
+class Superseded(_stasis.Error):
     """The job was started again meanwhile, and goes on there: this start is to end."""
 
 
@@ -96,8 +96,9 @@ class Ranks:
         Superseded
             On all ranks: the job was started again.
         """
+        self._begin()
         newer = 0
-        if self._rank == 0 and self._start is not None and time.monotonic() >= self._looked + _LOOK:
+        if self._rank == 0 and not 0 <= time.monotonic() - self._looked < _LOOK:
             newer = self._newer()
         answers = self._all.allgather((bool(wanted), newer))
         self._check(answers[0][1])
@@ -139,8 +140,8 @@ class Ranks:
         self._check(seen[0][1])
         number = max(int(number) for number, _, _ in seen)
         place = self._directory / f"{_PREFIX}{number}"
-        self._together("make the set's directory", lambda: place.mkdir(parents=True), only_first=True)
         try:
+            self._together("make the set's directory", lambda: place.mkdir(parents=True), only_first=True)
             made = self._together("save", lambda: self._write(place / f"rank-{self._rank}", timeout))
             entries = self._all.allgather((made, text))
             self._together("complete the set", lambda: self._complete(place, entries), only_first=True)
@@ -172,7 +173,6 @@ class Ranks:
         CheckpointError
             On all ranks: there are sets, and none can be adopted by all.
         """
-        self._begin()
         failures = []
         for number in self._of_first("look for sets", self._complete_numbers):
             place = self._directory / f"{_PREFIX}{number}"
@@ -197,14 +197,16 @@ class Ranks:
         return None
 
     def _begin(self) -> None:
-        """Give this start of the job its number, if it has none."""
+        """Give this start of the job its number, if it has none: one that only looks at sets is no start."""
         if self._start is None:
             self._start = int(self._of_first("note the start of the job", self._note_start))
 
     def _note_start(self) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
+        # A copy of the sets may be without the directories of their starts.
+        number = max([0, *self._numbers(_START), *(start for start, _ in self._found())])
         while True:
-            number = max(self._numbers(_START), default=0) + 1
+            number += 1
             try:
                 (self._directory / f"{_START}{number}").mkdir()
             except FileExistsError:
@@ -235,6 +237,9 @@ class Ranks:
 
     def _complete(self, place: Path, entries: list[tuple[dict[str, Any], str]]) -> None:
         """Make the set count."""
+        newer = self._newer()
+        if newer:
+            raise ValueError(f"start {newer} of the job has begun")
         ranks = [{"image": image, "state": state} for image, state in entries]
         text = json.dumps({"start": self._start, "ranks": ranks})
         new = place / f"{_COMPLETE}.new"
@@ -264,16 +269,18 @@ class Ranks:
 
     def _tidy(self, newest: int) -> None:
         """Remove sets that are not needed, and those that never came about."""
-        # A newer start may be reading one of them.
-        if self._newer():
+        try:
+            # A newer start may be reading one of them.
+            if self._newer():
+                return
+            kept = self._complete_numbers()[: self._keep]
+            old = [f"{_PREFIX}{number}" for number in self._numbers() if number < newest and number not in kept]
+            old += [f"{_START}{number}" for number in self._numbers(_START) if number < (self._start or 0)]
+        except OSError:
+            # After the next save.
             return
-        kept = self._complete_numbers()[: self._keep]
-        for number in self._numbers():
-            if number < newest and number not in kept:
-                shutil.rmtree(self._directory / f"{_PREFIX}{number}", ignore_errors=True)
-        for number in self._numbers(_START):
-            if number < (self._start or 0):
-                shutil.rmtree(self._directory / f"{_START}{number}", ignore_errors=True)
+        for name in old:
+            shutil.rmtree(self._directory / name, ignore_errors=True)
 
     def _numbers(self, prefix: str = _PREFIX) -> list[int]:
         if not self._directory.exists():
@@ -283,14 +290,20 @@ class Ranks:
 
     def _complete_numbers(self) -> list[int]:
         """The numbers of the sets that count, the newest first: those of a newer start before all of an earlier one."""
+        return [number for _, number in sorted(self._found(), reverse=True)]
+
+    def _found(self) -> list[tuple[int, int]]:
+        """The sets that count: the start that has completed each, as far as that can be read, and its number."""
         found = []
         for number in self._numbers():
             try:
-                text = (self._directory / f"{_PREFIX}{number}" / _COMPLETE).read_text()
-            except FileNotFoundError:
+                text = (self._directory / f"{_PREFIX}{number}" / _COMPLETE).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError:
+                text = b""
             found.append((_start_of(text), number))
-        return [number for _, number in sorted(found, reverse=True)]
+        return found
 
     def _of_first(self, act: str, look: Callable[[], Any]) -> Any:
         """What the first rank sees, for all the same."""
@@ -317,13 +330,13 @@ class Ranks:
         return [f"rank {rank}: {failure}" for rank, failure in enumerate(failures) if failure is not None]
 
 
-def _start_of(text: str) -> int:
+def _start_of(text: bytes) -> int:
     """Which start of the job has completed a set; 0 if it does not say so, which is for :meth:`Ranks._read` to refuse."""
     try:
         said = json.loads(text)["start"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0
-    return said if isinstance(said, int) else 0
+    return said if isinstance(said, int) and 0 <= said < 1 << 60 else 0
 
 
 def _identity(place: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -85,7 +86,8 @@ def test_weights_are_the_same_however_the_job_was_interrupted(training, undistur
     job = Training(training, tmp_path, 4, "--pace", 0.1, "--every", 10, "--sets", "sets", "--weights", "weights")
     job.wait_for("set 1")
     time.sleep(0.3)
-    job.process.terminate()
+    # SIGTERM leaves ranks a second only.
+    job.process.send_signal(signal.SIGUSR1)
     job.end()
     assert "set 2" in job.said(), job.said()
     # All of it is killed in the middle, at once.
@@ -104,7 +106,7 @@ def test_weights_are_the_same_however_the_job_was_interrupted(training, undistur
 def test_processes_of_one_node_are_carried_with_their_connections_and_what_they_share(
     training, undisturbed, tmp_path, command, connections
 ):
-    words = ["--pace", 0.1, "--sets", "sets", "--weights", "weights"]
+    words = ["--pace", 0.2, "--sets", "sets", "--weights", "weights"]
     job = Training(training, tmp_path, 4, *words, connections=connections, within=APART)
     job.wait_for("step 10 ")
     pid = str(job.process.pid)

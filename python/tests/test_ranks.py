@@ -82,7 +82,7 @@ class Job:
             )
             theirs.close()
             self._sockets.append(ours)
-        self.is_connected = threading.Event()
+        self.is_connected, self.is_cut = threading.Event(), threading.Event()
         self.is_connected.set()
         self._thread = threading.Thread(target=self._pass_on)
         self._thread.start()
@@ -93,7 +93,10 @@ class Job:
         try:
             while True:
                 lines = [file.readline() for file in files]
-                self.is_connected.wait()
+                if not self.is_connected.is_set():
+                    # All ranks wait: whatever they had begun has come about.
+                    self.is_cut.set()
+                    self.is_connected.wait()
                 if not all(line.endswith("\n") for line in lines):
                     break
                 for file in files:
@@ -198,8 +201,7 @@ def test_start_that_was_cut_off_finds_that_the_job_goes_on_elsewhere(job, tmp_pa
     lost = job(3, 1_000_000)
     wait_for(lambda: len(complete(tmp_path)) >= 2)
     lost.is_connected.clear()
-    # Whatever it had begun has come about, or never will.
-    time.sleep(0.5)
+    assert lost.is_cut.wait(60)
     newest = complete(tmp_path)[-1].parent
     step = json.loads(json.loads((newest / "set.json").read_text())["ranks"][0]["state"])["step"]
     for rank, (status, said) in enumerate(job(3, step + 4).end()):
@@ -212,6 +214,21 @@ def test_start_that_was_cut_off_finds_that_the_job_goes_on_elsewhere(job, tmp_pa
     # Its sets are those of the newer start.
     for status, said in job(3, step + 4).end():
         assert status == 0 and f"from {step + 4}\n" in said, said
+
+
+def test_sets_without_their_starts_and_what_is_no_set_do_no_harm(job, tmp_path):
+    job(2, 4).end()
+    # As a copy of the sets alone.
+    for start in (tmp_path / "sets").glob("start-*"):
+        start.rmdir()
+    (tmp_path / "sets" / "set-7").write_text("")
+    (tmp_path / "sets" / "set-8").mkdir()
+    (tmp_path / "sets" / "set-8" / "set.json").write_bytes(b"\xff")
+    for status, said in job(2, 8).end():
+        assert status == 0 and "from 4\n" in said and "saved 8 10\n" in said, said
+    assert [path.parent.name for path in complete(tmp_path)] == ["set-9", "set-10"]
+    for status, said in job(2, 8).end():
+        assert status == 0 and "from 8\n" in said, said
 
 
 def test_sets_of_the_newest_start_count_whatever_their_numbers(job, tmp_path):

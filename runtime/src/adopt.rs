@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 
 use stasis_protocol::Stopped;
 
-use crate::checkpoint::{
-    self, CheckpointError, CheckpointReport, IMAGE_FILE, Metadata, Mode, RestoreOptions, SaveOptions,
-};
+use crate::checkpoint::{self, CheckpointError, CheckpointReport, IMAGE_FILE, Metadata, SaveOptions};
 use crate::context::device::flags;
 use crate::context::error::{AllocError, CopyError};
 use crate::context::memory::request::Request;
@@ -220,19 +218,16 @@ impl Runtime {
     /// over. Of memory that other processes may write at the same time, whatever it has when it is read.
     ///
     /// # Errors
-    /// [`CheckpointError`]; an earlier image is as it was, and the process runs on unless its queues cannot
-    /// ([`CheckpointError::Stalled`], [`CheckpointError::Device`]).
+    /// [`CheckpointError`], of which [`CheckpointError::Unlabelled`] where no buffer has a label. The process runs on, and an earlier image is
+    /// as it was; but if the queues cannot run again ([`CheckpointError::Stalled`], [`CheckpointError::Device`]) the image may be there and
+    /// the process is LOCKED: [`Runtime::unlock`] tries again.
     pub fn save(&self, directory: &Path, options: &SaveOptions) -> Result<CheckpointReport, CheckpointError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
         let act = "make the directory of the image";
         let directory = made
             .and_then(|()| directory.canonicalize())
             .map_err(|source| CheckpointError::System { act, source })?;
-        self.lock(Mode::Drain, options.lock_deadline)?;
-        let report =
-            checkpoint::save(self.context(), &directory, options).inspect_err(|_| self.unlock_again())?;
-        checkpoint::resume(self.context(), &RestoreOptions::default())?;
-        Ok(report)
+        checkpoint::save(self.context(), &directory, options)
     }
 
     /// Takes over the labelled buffers of an image, at the addresses that they had, with their contents, each part checked against

@@ -378,8 +378,10 @@ impl Buffer {
             found => error::plain(&found),
         })?;
         let imported = imported.first(named.bytes);
-        let elements = Elements::of_layout(py, named.layout, imported.len())?;
-        let memory = Memory::of(imported, named.is_of_device);
+        let elements = Elements::of_layout(py, named.layout, imported.len()).map_err(|_| no_name())?;
+        // Whoever named it may say anything.
+        let is_of_device = named.is_of_device || !imported.is_visible();
+        let memory = Memory::of(imported, is_of_device);
         Ok(Self { memory: Arc::new(memory), elements, dtype: None, device })
     }
 
@@ -388,7 +390,9 @@ impl Buffer {
     fn write(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
         self.memory.settle(py)?;
         if self.memory.buffer.is_visible() {
-            return numpy(py)?.call_method1("copyto", (self.array(py)?, array)).map(drop);
+            numpy(py)?.call_method1("copyto", (self.array(py)?, array))?;
+            // Another process that has it may look at it at once.
+            return self.memory.address(py).map(drop);
         }
         let stage = self.stage(py)?;
         stage.write(py, array)?;

@@ -36,6 +36,9 @@ pub enum CheckpointError {
         /// The state it needs.
         wanted: State,
     },
+    /// No buffer has a label.
+    #[error("No buffer has a label, so there is nothing to save: give labels first (Buffer::set_label)")]
+    Unlabelled,
     /// The gate could not be closed.
     #[error("Calls in flight did not leave the runtime")]
     Gate(#[from] CloseError),

@@ -72,7 +72,7 @@ pub use self::rescue::{Rescue, Stranded};
 pub use self::secret::TermsSecret;
 pub use self::self_checkpoint::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::snapshot::Metadata;
-pub(crate) use self::steps::{resume, save};
+pub(crate) use self::steps::save;
 pub use crate::image::IMAGE_FILE;
 pub use crate::linux::credentials::Peer;
 pub use crate::linux::incarnation::Incarnation;

@@ -165,7 +165,7 @@ impl Runtime {
     }
 
     /// LOCKED → RUNNING after a failure that left the state at that.
-    pub(crate) fn unlock_again(&self) {
+    fn unlock_again(&self) {
         if self.state() == State::Locked
             && let Err(error) = self.unlock()
         {

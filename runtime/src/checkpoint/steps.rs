@@ -35,16 +35,6 @@ impl Driver<'_> {
         drain::drain(context, &queues, closed, limit)
             .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))
     }
-
-    /// Does so where an unlock that failed may have let some run.
-    fn drain_again(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Box<CheckpointError>> {
-        let machine = CheckpointMachine::of(self.0);
-        if mode == Mode::Drain && machine.is_undrained() {
-            self.drain(closed, limit)?;
-            machine.set_undrained(false);
-        }
-        Ok(())
-    }
 }
 
 impl<'a> Steps for Driver<'a> {
@@ -111,7 +101,11 @@ impl<'a> Steps for Driver<'a> {
         limit: &Limit,
     ) -> Taken<Self> {
         let _own = guard::own();
-        self.drain_again(closed, mode, limit).map_err(Down::untouched)?;
+        let machine = CheckpointMachine::of(self.0);
+        if mode == Mode::Drain && machine.is_undrained() {
+            self.drain(closed, limit).map_err(Down::untouched)?;
+            machine.set_undrained(false);
+        }
         let mut report = CheckpointReport::default();
         match tear_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(snapshot) => Ok((Box::new(snapshot), report)),
@@ -206,16 +200,17 @@ pub fn write_and_close(
     )?)
 }
 
-/// LOCKED, and stays so: writes an image of the labelled buffers into `directory`.
+/// RUNNING, and so again: writes an image of the labelled buffers into `directory` while the queues are stopped.
 pub fn save(
     context: &Arc<Context>,
     directory: &Path,
     options: &SaveOptions,
 ) -> Result<CheckpointReport, CheckpointError> {
-    let machine = &CheckpointMachine::of(context).machine;
-    Ok(machine.while_locked("save", options.deadline, |closed, mode, limit| {
+    bring_the_rest(context)?;
+    let (machine, driver) = (&CheckpointMachine::of(context).machine, Driver(context));
+    let (lock_within, within) = (options.lock_deadline, options.deadline);
+    Ok(machine.while_stopped(&driver, "save", lock_within, within, |closed, limit| {
         let _own = guard::own();
-        Driver(context).drain_again(closed, mode, limit)?;
         let written = write_labelled(context, closed, directory, options, limit);
         written.map_err(|error| Box::new(late(error, "save", limit)))
     })?)

@@ -131,6 +131,9 @@ pub(super) fn write_labelled(
     let mut registry = context.registry.lock();
     let labelled = registry.bos.iter().filter(|(_, bo)| bo.state.label.is_some());
     let contents: Contents = labelled.map(|(key, bo)| (key, bo.state.bytes)).collect();
+    if contents.is_empty() {
+        return Err(CheckpointError::Unlabelled);
+    }
     let mut report = CheckpointReport::default();
     let mut writing =
         Writing { context, closed, registry: &mut registry, on, contents: &contents, lost: &lost, limit };
