@@ -237,6 +237,25 @@ impl<P, R> Work<'_, P, R> {
         std::mem::replace(&mut *self.phase, Phase::Running)
     }
 
+    /// Lets the queues run again and opens the gate; LOCKED if the queues cannot run.
+    fn go_on<S: Steps<Snapshot = P, Restored = R>>(
+        &mut self,
+        steps: &S,
+        verb: &'static str,
+        closed: Closed,
+        mode: Mode,
+        limit: &Limit,
+    ) -> Result<(), Failed<S::Error>> {
+        if let Err(error) = steps.resume_queues(&closed, mode, limit) {
+            self.enter(Phase::Locked(closed, mode));
+            return Err(step(verb)(error));
+        }
+        self.enter(Phase::Running);
+        drop(closed);
+        steps.go_on();
+        Ok(())
+    }
+
     /// Puts the phase back, because the verb is not allowed in it.
     fn refuse<E>(&mut self, verb: &'static str, phase: Phase<P>, wanted: State) -> Failed<E> {
         let state = phase.state();
@@ -340,13 +359,8 @@ impl<P, R> StateMachine<P, R> {
         let closed = self.stop(steps, Mode::Drain, verb, &mut work)?;
         work.limit = work.limit.again(within);
         let done = act(&closed, &work.limit).map_err(step(verb));
-        // A save that was late does not keep the queues stopped.
-        if let Err(error) = steps.resume_queues(&closed, Mode::Drain, &Limit::within(within)) {
-            work.enter(Phase::Locked(closed, Mode::Drain));
-            return Err(step(verb)(error));
-        }
-        drop(closed);
-        steps.go_on();
+        // `act` may have used its time up.
+        work.go_on(steps, verb, closed, Mode::Drain, &Limit::within(within))?;
         done
     }
 
@@ -387,14 +401,8 @@ impl<P, R> StateMachine<P, R> {
             Phase::Locked(closed, mode) => (closed, mode),
             other => return Err(work.refuse("unlock", other, State::Locked)),
         };
-        if let Err(error) = steps.resume_queues(&closed, mode, &work.limit) {
-            work.enter(Phase::Locked(closed, mode));
-            return Err(step("unlock")(error));
-        }
-        work.enter(Phase::Running);
-        drop(closed);
-        steps.go_on();
-        Ok(())
+        let limit = work.limit.clone();
+        work.go_on(steps, "unlock", closed, mode, &limit)
     }
 
     /// LOCKED → CHECKPOINTED: saves the contents and closes the device.

@@ -98,7 +98,7 @@ class Ranks:
         """
         self._begin()
         newer = 0
-        if self._rank == 0 and not 0 <= time.monotonic() - self._looked < _LOOK:
+        if not 0 <= time.monotonic() - self._looked < _LOOK:
             newer = self._newer()
         answers = self._all.allgather((bool(wanted), newer))
         self._check(answers[0][1])
@@ -132,7 +132,7 @@ class Ranks:
         try:
             text = json.dumps(state if state is not None else {})
             number = max(self._numbers(), default=0) + 1
-            newer = self._newer() if self._rank == 0 else 0
+            newer = self._newer()
         except (OSError, TypeError, ValueError) as error:
             failed = f"{type(error).__name__}: {error}"
         seen = self._all.allgather((number, newer, failed))
@@ -149,7 +149,7 @@ class Ranks:
             if self._rank == 0:
                 shutil.rmtree(place, ignore_errors=True)
             # The newer start may have removed what this one had begun.
-            self._check(self._all.allgather(self._newer() if self._rank == 0 else 0)[0])
+            self._check(self._all.allgather(self._newer())[0])
             raise
         if self._rank == 0:
             self._tidy(number)
@@ -215,7 +215,9 @@ class Ranks:
             return number
 
     def _newer(self) -> int:
-        """The number of a newer start of the job, or 0. What cannot be read is not known to be one."""
+        """The number of a newer start of the job, or 0. Only the first rank looks; what cannot be read is not known to be one."""
+        if self._rank != 0:
+            return 0
         self._looked = time.monotonic()
         try:
             newest = max(self._numbers(_START), default=0)

@@ -91,23 +91,29 @@ impl Cluster {
     }
 
     fn wait_for(&self, job: &str, what: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.log(job).contains(what) {
-            assert!(Instant::now() < deadline, "no {what:?} of job {job}: {}", self.log(job));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until(|| {
+            let log = self.log(job);
+            if log.contains(what) { Ok(()) } else { Err(format!("no {what:?} of job {job}: {log}")) }
+        });
     }
 
     fn wait_for_state(&self, job: &str, state: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        until(|| {
             let found = self.ask(&["scontrol", "-o", "show", "job", job]);
-            if found.contains(&format!("JobState={state}")) {
-                return;
+            match found.contains(&format!("JobState={state}")) {
+                true => Ok(()),
+                false => Err(format!("{found}\n{}", self.log(job))),
             }
-            assert!(Instant::now() < deadline, "{found}\n{}", self.log(job));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        });
+    }
+}
+
+/// Waits until it is so; what is so instead, if it does not come about.
+fn until(look: impl Fn() -> Result<(), String>) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(instead) = look() {
+        assert!(Instant::now() < deadline, "{instead}");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -203,11 +209,10 @@ fn job_whose_node_is_cut_off_goes_on_elsewhere_and_ends_there() {
     }
     assert_eq!(cluster.node_of(&job), "node2");
     cluster.act("join", "node1");
-    let deadline = Instant::now() + PATIENCE;
-    while !cluster.ask(&["sinfo", "-h", "-N", "-t", "idle", "-p", "low"]).contains("node1") {
-        assert!(Instant::now() < deadline, "{}", cluster.ask(&["sinfo", "-N"]));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until(|| {
+        let nodes = cluster.ask(&["sinfo", "-h", "-N", "-t", "idle", "-p", "low"]);
+        if nodes.contains("node1") { Ok(()) } else { Err(cluster.ask(&["sinfo", "-N"])) }
+    });
     cluster.wait_for_state(&job, "COMPLETED");
     let log = cluster.log(&job);
     assert_eq!(

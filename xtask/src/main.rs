@@ -113,15 +113,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_triton: true,
             ..setup::Options::default()
         },
-        // The compilers and nothing else: neither runs what it builds.
-        Command::Check(_) => setup::Options {
-            without_criu: true,
-            without_model: true,
-            without_triton: true,
-            ..setup::Options::default()
-        },
-        // These tests need no CRIU.
-        Command::IsaCoverage => setup::Options {
+        // What checks build does not run, and these tests need no CRIU.
+        Command::Check(_) | Command::IsaCoverage => setup::Options {
             without_criu: true,
             without_model: true,
             without_triton: true,

@@ -15,7 +15,7 @@ pub enum Word {
     Leave,
     /// The job's time is over, it is preempted, or it is cancelled (SIGTERM).
     End,
-    /// Somebody at a terminal wants an end (SIGINT).
+    /// The program is to be interrupted, by the key of a terminal for instance (SIGINT).
     Interrupt,
 }
 

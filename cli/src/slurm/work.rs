@@ -364,7 +364,7 @@ impl Work<'_> {
             bail!("Job {} was started again elsewhere: it is not requeued from here", self.job.id);
         }
         let directory = self.epoch.directory.display();
-        // Somebody may have cancelled it meanwhile.
+        // The job may have been cancelled meanwhile.
         while self.hear(Duration::ZERO).is_some() {}
         if self.ends.get() && is_cancelled(self.job) {
             say(self.job, format_args!("is cancelled; its checkpoint is in {directory}"));

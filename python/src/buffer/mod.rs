@@ -379,7 +379,7 @@ impl Buffer {
         })?;
         let imported = imported.first(named.bytes);
         let elements = Elements::of_layout(py, named.layout, imported.len()).map_err(|_| no_name())?;
-        // Whoever named it may say anything.
+        // The kind in a name is the other process's claim: memory that the CPU does not see is a device's.
         let is_of_device = named.is_of_device || !imported.is_visible();
         let memory = Memory::of(imported, is_of_device);
         Ok(Self { memory: Arc::new(memory), elements, dtype: None, device })

@@ -48,7 +48,7 @@ impl Destination<'_> {
     }
 
     /// An image of a process with so many agents.
-    pub fn writer(&self, agents: usize) -> Result<ImageWriter, CheckpointError> {
+    fn writer(&self, agents: usize) -> Result<ImageWriter, CheckpointError> {
         match (self.self_contained, self.parent) {
             (true, Some(_)) => Err(CheckpointError::ParentOfContained),
             (true, None) => Ok(ImageWriter::in_memory()?),
@@ -117,7 +117,10 @@ pub(super) fn tear_down(
     }
     let mut participant = prepare(context, closed, into, limit).map_err(Down::untouched)?;
     let saved = Saved { agents: &agents, mode, participant: &participant };
-    let written = write_image(context, closed, into, &saved, limit, report).map_err(Down::untouched)?;
+    let written = into
+        .writer(context.agents.len())
+        .and_then(|writer| write_image(context, closed, writer, &saved, limit, report))
+        .map_err(Down::untouched)?;
     let Written { image_id, file: image, earlier, captured } = written;
     let (contents, image) = match into.self_contained {
         true => (Contents::Memory(image), Vec::new()),

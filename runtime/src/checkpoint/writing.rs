@@ -22,7 +22,6 @@ use super::options::SaveOptions;
 use super::preempt::Captured;
 use super::report::CheckpointReport;
 use super::snapshot::Metadata;
-use super::tear_down::Destination;
 use super::{lazy, preempt};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
@@ -32,7 +31,7 @@ use crate::context::queue::lost_agent;
 use crate::context::registry::state::{AgentIndex, RegistryState};
 use crate::context::registry::{Persist, Registry};
 use crate::image::{Extent, IMAGE_FILE, Image, ImageWriter};
-use crate::share::{Participant, SharedState};
+use crate::share::Participant;
 
 /// An image in `directory` of a process with so many agents, upon the one in the directory `parent`. Its files are sent in one message with
 /// the agents' render files.
@@ -76,11 +75,11 @@ pub(super) struct Written {
     pub captured: Option<Captured>,
 }
 
-/// Writes the image of all that the process has.
+/// Writes the image of all that the process has, by `writer`.
 pub(super) fn write_image(
     context: &Arc<Context>,
     closed: &Closed,
-    into: &Destination<'_>,
+    writer: ImageWriter,
     saved: &Saved<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,
@@ -93,20 +92,18 @@ pub(super) fn write_image(
         Mode::Preempt => preempt::contents(&registry, on, limit)?,
         Mode::Drain => contents::saved_buffers(&registry),
     };
-    let mut writing =
+    let writing =
         Writing { context, closed, registry: &mut registry, on, contents: &contents, lost: &lost, limit };
-    let shared = saved.participant.extents();
-    let (writer, names) = writing.write(into.writer(context.agents.len())?, shared, report)?;
+    let (writer, names) = writing.write(writer, saved.participant.extents(), report)?;
     let captured = match saved.mode {
         // After the engines: the driver's record has all queues of the process.
         Mode::Preempt => Some(preempt::capture(on, contents, limit)?),
         Mode::Drain => None,
     };
     let metadata = Metadata {
-        agents: saved.agents.to_vec(),
         preempted: captured.is_some(),
         sharing: saved.participant.has_record().then(|| saved.participant.record()),
-        ..metadata(context, names, registry.save())?
+        ..metadata(context, saved.agents.to_vec(), names, registry.save())?
     };
     let finished = writer.finish(&metadata)?;
     report.add_written(finished.stats);
@@ -135,11 +132,11 @@ pub(super) fn write_labelled(
         return Err(CheckpointError::Unlabelled);
     }
     let mut report = CheckpointReport::default();
-    let mut writing =
+    let writing =
         Writing { context, closed, registry: &mut registry, on, contents: &contents, lost: &lost, limit };
     let writer = image_writer(directory, options.parent.as_deref(), context.agents.len())?;
     let (writer, names) = writing.write(writer, std::iter::empty(), &mut report)?;
-    let metadata = Metadata { agents, ..metadata(context, names, registry.save())? };
+    let metadata = metadata(context, agents, names, registry.save())?;
     report.add_written(writer.finish(&metadata)?.stats);
     report.write_ms = milliseconds(started);
     Ok(report)
@@ -159,13 +156,12 @@ struct Writing<'a> {
 impl Writing<'_> {
     /// Brings them, and extents of other names after them; the names of all in their order.
     fn write<'e>(
-        &mut self,
+        self,
         writer: ImageWriter,
         more: impl Iterator<Item = (String, Extent<'e>)>,
         report: &mut CheckpointReport,
     ) -> Result<(ImageWriter, Vec<String>), CheckpointError> {
-        let Self { context, closed, on, contents, lost, limit, .. } = *self;
-        let registry = &mut *self.registry;
+        let Self { context, closed, registry, on, contents, lost, limit } = self;
         let known = &CheckpointMachine::of(context).known;
         known.look(registry, on);
         let mut writer = writer.knowing(known.of(contents.iter().copied()));
@@ -193,6 +189,7 @@ impl Writing<'_> {
 /// What an image of this process, with extents of these names, says of itself.
 fn metadata(
     context: &Context,
+    agents: Vec<AgentIdentity>,
     extents: Vec<String>,
     registry: RegistryState,
 ) -> Result<Metadata, CheckpointError> {
@@ -203,9 +200,9 @@ fn metadata(
         written_unix_ms: since_1970.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         pid: nix::unistd::getpid().as_raw(),
         transport: context.transport_name().to_string(),
-        agents: Vec::new(),
+        agents,
         preempted: false,
-        sharing: None::<SharedState>,
+        sharing: None,
         extents,
         registry,
     })

@@ -100,7 +100,7 @@ impl Link {
     }
 }
 
-/// Who is to move `bytes` bytes; `None` if copy engines are asked for and there are none.
+/// By what `bytes` bytes are moved; `None` if copy engines are asked for and there are none.
 pub(super) fn choose(asked: CopyEngine, link: Link, bytes: u64, engines: u32, in_auto: bool) -> Option<Way> {
     let worth = match link {
         Link::Local => bytes >= SDMA_LOCAL_BYTES,

@@ -40,7 +40,7 @@ impl Layer for AgentEngines {
     }
 }
 
-/// Who copies on which agent.
+/// What copies, and on which agent.
 #[derive(Clone, Debug)]
 pub(super) enum Engine {
     Shader(Arc<Shader>),
@@ -132,7 +132,7 @@ pub(super) fn sdma(context: &Arc<Context>, index: AgentIndex, link: Link) -> Res
     Ok(queue)
 }
 
-/// Who is to move `bytes` bytes over a link.
+/// By what `bytes` bytes are moved over a link.
 pub(super) fn way(
     context: &Context,
     asked: CopyEngine,

@@ -213,8 +213,8 @@ impl Installed {
     /// Names the packages that are missing and cannot be installed; those before them are there.
     pub fn add_peers(&mut self) -> Result<()> {
         // The two installations are independent.
-        let debian = in_private(PACKAGES, |_| packages::install_peers());
-        self.bench_python = Some(in_private(PRIVATE, python::bench)?);
+        let debian = locked(PACKAGES, |_| packages::install_peers());
+        self.bench_python = Some(locked(PRIVATE, python::bench)?);
         debian
     }
 }
@@ -252,7 +252,7 @@ impl fmt::Display for Installed {
 /// # Errors
 /// They cannot be installed.
 pub fn checkers() -> Result<PathBuf> {
-    in_private("checks.lock", python::checkers)
+    locked("checks.lock", python::checkers)
 }
 
 /// The Python that builds the Python package, installed if it is not there.
@@ -260,7 +260,7 @@ pub fn checkers() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be installed.
 pub fn wheel() -> Result<PathBuf> {
-    in_private(PRIVATE, python::wheel)
+    locked(PRIVATE, python::wheel)
 }
 
 /// A Python with the Triton before the newest, installed if it is not there.
@@ -268,7 +268,7 @@ pub fn wheel() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be installed.
 pub fn triton_before() -> Result<PathBuf> {
-    in_private(PRIVATE, python::triton_before)
+    locked(PRIVATE, python::triton_before)
 }
 
 /// A Python that is newer than the others', with a wheel of the package and what its tests need; `None` if there is none.
@@ -276,7 +276,7 @@ pub fn triton_before() -> Result<PathBuf> {
 /// # Errors
 /// They cannot be installed.
 pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
-    in_private(PRIVATE, |private| python::package_on_newer(private, wheel))
+    locked(PRIVATE, |private| python::package_on_newer(private, wheel))
 }
 
 /// The program that makes a site of the Python package's documentation, installed if it is not there.
@@ -284,7 +284,7 @@ pub fn package_on_newer(wheel: &Path) -> Result<Option<PathBuf>> {
 /// # Errors
 /// It cannot be installed.
 pub fn mkdocs() -> Result<PathBuf> {
-    in_private(PRIVATE, python::mkdocs)
+    locked(PRIVATE, python::mkdocs)
 }
 
 /// A Python with a wheel of the package, what its tests need, the compiler triton and tinygrad, installed where they are missing.
@@ -295,7 +295,7 @@ pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
     let clients = installed.clients.as_ref().map(|clients| clients.python.as_path());
     let ray = installed.clients.as_ref().map(|clients| clients.ray.as_path());
     let others = [("triton", installed.triton.as_deref()), ("clients", clients), ("ray", ray)];
-    in_private(PRIVATE, |private| python::package(private, wheel, &others))
+    locked(PRIVATE, |private| python::package(private, wheel, &others))
 }
 
 /// A Rust compiler for aarch64, with a linker and an emulator, installed where they are missing.
@@ -303,7 +303,7 @@ pub fn package(wheel: &Path, installed: &Installed) -> Result<PathBuf> {
 /// # Errors
 /// Names what cannot be installed.
 pub fn install_aarch64() -> Result<PathBuf> {
-    in_private(PRIVATE, |private| in_private(PACKAGES, |_| aarch64::find_or_install(private)))
+    locked(PRIVATE, |private| locked(PACKAGES, |_| aarch64::find_or_install(private)))
 }
 
 /// Held by whoever installs packages of the system's.
@@ -313,7 +313,7 @@ const PACKAGES: &str = "packages.lock";
 const PRIVATE: &str = "setup.lock";
 
 /// Installs something, while no other process that holds this lock does.
-fn in_private<T>(name: &str, install: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+fn locked<T>(name: &str, install: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let private = repository().join(".stasis");
     std::fs::create_dir_all(&private)
         .with_context(|| format!("Could not create the private directory {}", private.display()))?;
@@ -333,7 +333,7 @@ pub fn repository() -> PathBuf {
 /// Names the packages that are missing and cannot be installed (no root, no package manager, no network),
 /// or the CRIU that was found and what is wrong with it.
 pub fn run(options: &Options) -> Result<Installed> {
-    let libclang = in_private(PACKAGES, |_| {
+    let libclang = locked(PACKAGES, |_| {
         packages::install_missing(!options.without_tests)?;
         let mut libclang = None;
         if !options.without_tests {

@@ -247,7 +247,7 @@ fn pip(python: &Path, verb: &str) -> Command {
 /// interrupted run are replaced.
 fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -> Result<PathBuf> {
     let usual = || {
-        super::in_private(super::PACKAGES, |_| packages::install_python())?;
+        super::locked(super::PACKAGES, |_| packages::install_python())?;
         base().context("python3 vanished after its installation")
     };
     environment_of(usual, directory, requirements, what, option)
