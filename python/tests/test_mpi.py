@@ -39,6 +39,9 @@ class Training:
     ) -> None:
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": str(place)}
         words = [*within, "mpirun", "--oversubscribe", "-np", ranks, "--mca", "pml", "ob1", "--mca", "btl", connections]
+        # Where there are fewer cores than ranks they would wait by yielding, a million times a second, and Linux 6.18 then keeps every other
+        # thread from a core for seconds, those of the software device too.
+        words += ["--mca", "mpi_yield_when_idle", 0]
         words += ["--mca", "btl_tcp_if_include", "lo", sys.executable, "-m", "mpi4py", EXAMPLES / "train_ranks" / "train.py"]
         words += ["--code", code, "--steps", STEPS, *arguments]
         self._log = place / f"log-{time.monotonic_ns()}"
