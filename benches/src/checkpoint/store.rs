@@ -46,13 +46,15 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// One request by a connection of its own, to the end of its answer; returns the length of that.
+    /// One request by a connection of its own, to the end of its answer; returns the length of that. It has no signature, so what it
+    /// writes is for everybody.
     fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<usize> {
         let mut stream = TcpStream::connect(self.address)?;
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: s3\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: s3\r\nx-amz-acl: public-read\r\nconnection: close\r\n\
+             content-length: {length}\r\n\r\n"
         )?;
         stream.write_all(body)?;
         let mut answer = Vec::new();
