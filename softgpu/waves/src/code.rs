@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::env::Env;
+#[cfg(target_arch = "x86_64")]
+use crate::jit::Memory;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::{Cache, Program};
-use crate::wave::{RenamedRows, Wave};
+use crate::wave::Wave;
 
 /// Why `run_wave` returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +59,31 @@ pub(crate) struct Code<'a> {
     pub level: Level,
     pub shape: Shape,
     pub programs: Vec<Arc<Program>>,
-    /// For generated code.
-    pub renamed: Box<RenamedRows>,
+    #[cfg(target_arch = "x86_64")]
+    pub memory: Memory,
     pub engine: Engine,
 }
 
-impl Code<'_> {
+impl<'a> Code<'a> {
+    /// With the kernel's program.
+    pub(crate) fn new(
+        cache: &'a Cache,
+        level: Level,
+        main: Arc<Program>,
+        shape: Shape,
+        engine: Engine,
+    ) -> Code<'a> {
+        Code {
+            cache,
+            level,
+            shape,
+            programs: vec![main],
+            #[cfg(target_arch = "x86_64")]
+            memory: Memory::new(),
+            engine,
+        }
+    }
+
     /// The program that has `pc`, and the index of its step there. A program is predecoded if none has it.
     pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (usize, usize) {
         if let Some(main) = self.programs.first() {

@@ -312,14 +312,8 @@ impl Grid {
         let level = Level::current();
         let main = self.vm.programs().get(&map, level, self.plan.shape, self.plan.entry);
         let mut watch = self.observation.as_ref().map(Observation::watch);
-        let mut code = Code {
-            cache: self.vm.programs(),
-            level,
-            shape: self.plan.shape,
-            programs: vec![main],
-            renamed: Box::new_uninit(),
-            engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
-        };
+        let engine = if watch.is_some() { Engine::Interp } else { workers.engine() };
+        let mut code = Code::new(self.vm.programs(), level, main, self.plan.shape, engine);
         let mut hot = crate::env::Hot::new();
         let mut done = None;
         let (mut now, mut look_at) = (Instant::now(), CLOCK_INSTRUCTIONS);

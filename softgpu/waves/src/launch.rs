@@ -169,10 +169,13 @@ pub(crate) struct Plan {
     first: [u32; 3],
     grid: [u32; 3],
     group: [u32; 3],
-    sgprs: [u32; 16],
+    /// What SGPRs start with, but for the workgroup's numbers, and how many are started.
+    sgprs: [u32; STARTING_SGPRS],
+    sgpr_count: usize,
+    /// The same of the scalars from VCC on, but for what TTMPs say of the workgroup.
+    special: [u32; SINK - VCC],
     layout: UserSgprs,
     mode: u32,
-    dispatch_index: u32,
     work_item_dimensions: u32,
     /// What work-items' numbers are like in whole workgroups.
     items: Option<Fact>,
@@ -197,6 +200,10 @@ impl Plan {
             }
             _ => None,
         };
+        let mut sgprs = [0; STARTING_SGPRS];
+        sgprs[..16].copy_from_slice(&launch.user_data.unwrap_or_else(|| user_sgprs(launch, &layout)));
+        let mut special = [0; SINK - VCC];
+        special[TTMP + 6 - VCC] = launch.dispatch_id as u32 & 0x1FF_FFFF;
         let by_scratch = places.map_or(u64::MAX, |places| places.count());
         Ok(Plan {
             entry: launch.entry,
@@ -215,10 +222,11 @@ impl Plan {
             first: launch.first_workgroup,
             grid: packet.grid,
             group: packet.workgroup.map(u32::from),
-            sgprs: launch.user_data.unwrap_or_else(|| user_sgprs(launch, &layout)),
+            sgprs,
+            sgpr_count: starting_sgprs(&layout),
+            special,
             layout,
             mode: d.initial_mode(),
-            dispatch_index: launch.dispatch_id as u32 & 0x1FF_FFFF,
             work_item_dimensions: d.workitem_id_dimensions(),
             items: Fact::of_items(packet.workgroup.map(u32::from), asked(d.workitem_id_dimensions())),
         })
@@ -265,18 +273,10 @@ impl Plan {
     /// VGPRs that are not part of that state keep what the last wave of this process left in them, as in hardware.
     pub(crate) fn start(&self, waves: &mut [Wave], id: [u32; 3], place: usize) {
         let extent = self.extent(id).map(|n| n.clamp(1, 1024));
-        let mut scalars = [0; STARTING_SGPRS];
-        scalars[..16].copy_from_slice(&self.sgprs);
-        let info = self.layout.workgroup_info.map(|place| (place, waves.len() as u32 & 0x3F));
-        let ids = self.layout.workgroup_id.iter().zip(id).filter_map(|(place, id)| Some(((*place)?, id)));
-        for (place, value) in ids.chain(info) {
-            if let Some(s) = scalars.get_mut(place as usize) {
-                *s = value;
-            }
-        }
-        let mut special = [0; SINK - VCC];
-        special[TTMP + 6 - VCC] = self.dispatch_index;
-        special[TTMP + 8 - VCC..TTMP + 11 - VCC].copy_from_slice(&id);
+        // Of each wave for itself: an array of all, made piece by piece, could not be read at once.
+        let [x, y, z] = self.layout.workgroup_id;
+        let numbers =
+            [(x, id[0]), (y, id[1]), (z, id[2]), (self.layout.workgroup_info, waves.len() as u32 & 0x3F)];
         let items = self.items.filter(|_| extent == self.group.map(|n| n.clamp(1, 1024)));
         // At most 1,024³.
         let present: u32 = extent.iter().product();
@@ -284,8 +284,18 @@ impl Plan {
         let is_line = extent[1] == 1 && extent[2] == 1;
         let mut first = 0;
         for (index, w) in waves.iter_mut().enumerate() {
-            w.s[..STARTING_SGPRS].copy_from_slice(&scalars);
-            w.s[VCC..SINK].copy_from_slice(&special);
+            if self.sgpr_count <= 16 {
+                w.s[..16].copy_from_slice(&self.sgprs[..16]);
+            } else {
+                w.s[..STARTING_SGPRS].copy_from_slice(&self.sgprs);
+            }
+            w.s[VCC..SINK].copy_from_slice(&self.special);
+            for (place, number) in numbers {
+                if let Some(place) = place.filter(|place| (*place as usize) < STARTING_SGPRS) {
+                    w.s[place as usize] = number;
+                }
+            }
+            w.s[TTMP + 8..TTMP + 11].copy_from_slice(&id);
             w.s[TTMP + 11] = index as u32 & 0x3F;
             w.scc = 0;
             w.cause = None;
@@ -350,6 +360,12 @@ impl Plan {
             }
         }
     }
+}
+
+/// How many SGPRs a wave starts with: the client's, and the workgroup's numbers behind them.
+fn starting_sgprs(layout: &UserSgprs) -> usize {
+    let numbers = layout.workgroup_id.into_iter().chain([layout.workgroup_info]).flatten();
+    numbers.map(|place| place as usize + 1).max().unwrap_or(0).max(16)
 }
 
 /// The bits of work-items' numbers that a kernel with so many dimensions asks for, less one.

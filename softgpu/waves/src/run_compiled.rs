@@ -83,7 +83,7 @@ pub(crate) fn run(
         let (program, ip) = code.locate(env, w.pc, w.hint);
         let program = &code.programs[program];
         let compiled = program.compiled(code.engine, code.level, w)?;
-        let mut active = compiled.begin(program, waves, env, control.flag(), budget, &mut code.renamed);
+        let mut active = compiled.begin(program, waves, env, control.flag(), budget, &mut code.memory);
         if let Some(stop) = run_program(&mut active, env, program, compiled, control, ip) {
             return Some(stop);
         }

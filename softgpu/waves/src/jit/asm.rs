@@ -8,18 +8,21 @@ use std::collections::HashMap;
 
 use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, OpKind, Register, RoundingControl};
 
+use super::kept_scalars::KeptScalars;
 use crate::wave::Wave;
 
 /// Rows of VGPRs, biased by [`ROW_BIAS`].
 pub(super) const ROWS: Register = Register::RBX;
 /// The wave's scalar file.
 pub(super) const SCALARS: Register = Register::RBP;
-/// The `Env`.
-pub(super) const ENV: Register = Register::R12;
+/// The ranges in which accesses were found last.
+pub(super) const HOT: Register = Register::R12;
 /// The `JitContext`.
 pub(super) const CONTEXT: Register = Register::R13;
 /// The constants.
 pub(super) const POOL: Register = Register::R14;
+/// Bits of lane masks whose pieces are emitted one after the other (`masks.rs`).
+pub(super) const GATHERED: [Register; 1] = [Register::R8D];
 /// Rows of renamed registers; only in code for several turns of a loop.
 pub(super) const RENAMED: Register = Register::R11;
 /// The control's state byte.
@@ -83,6 +86,10 @@ pub(super) struct Asm {
     flags: Option<(Code, usize)>,
     /// The scalar that EAX has, and the place behind the instruction that stored it.
     result: Option<(u16, usize)>,
+    /// Scalars that registers have.
+    kept: KeptScalars,
+    /// Labels and calls so far.
+    interruptions: usize,
     /// Whether SCC is not stored, since it is not read before it is written again.
     pub without_scc: bool,
 }
@@ -101,6 +108,8 @@ impl Asm {
             failed: None,
             flags: None,
             result: None,
+            kept: KeptScalars::default(),
+            interruptions: 0,
             without_scc: false,
         }
     }
@@ -110,8 +119,15 @@ impl Asm {
         if self.failed.is_some() {
             return;
         }
-        if instruction.as_ref().is_ok_and(may_change_address) {
-            self.address = None;
+        if let Ok(instruction) = &instruction {
+            self.kept.note(instruction);
+            if is_call(instruction) {
+                self.interruptions += 1;
+                self.kept.clear();
+            }
+            if may_change_address(instruction) {
+                self.address = None;
+            }
         }
         match instruction.and_then(|i| self.encoder.encode(&i, self.at as u64)) {
             Ok(bytes) => self.at += bytes,
@@ -180,6 +196,32 @@ impl Asm {
     pub(super) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.at);
         (self.address, self.flags, self.result) = (None, None, None);
+        self.interruptions += 1;
+        self.kept.clear();
+    }
+
+    /// The same where all code that jumps there leaves RAX as it is here.
+    pub(super) fn place_with_address(&mut self, label: Label) {
+        let address = self.address;
+        self.place(label);
+        self.address = address;
+    }
+
+    /// The register that has a scalar, as memory does.
+    pub(super) fn kept(&self, index: u16) -> Option<Register> {
+        self.kept.find(index)
+    }
+
+    /// Keeps a scalar, whose place in memory has just been given what `from` has.
+    pub(super) fn keep(&mut self, index: u16, from: Register) {
+        let register = self.kept.take();
+        self.op2(Code::Mov_r32_rm32, register, from);
+        self.kept.set(register, index);
+    }
+
+    /// Changes at every label and every call: while it does not, registers have what the code before has put there.
+    pub(super) fn interruptions(&self) -> usize {
+        self.interruptions
     }
 
     /// Whether RAX is this sum at this point of the code.
@@ -347,10 +389,13 @@ pub(super) fn wave_field(offset: usize) -> MemoryOperand {
 /// without naming it first.
 fn may_change_address(i: &Instruction) -> bool {
     let writes_place = i.op0_kind() == OpKind::Memory && matches!(i.memory_base(), CONTEXT | SCALARS);
-    let is_call = matches!(i.code(), Code::Call_rel32_64 | Code::Call_rm64);
-    is_call
+    is_call(i)
         || writes_place
         || i.op0_kind() == OpKind::Register && i.op0_register().full_register() == Register::RAX
+}
+
+fn is_call(i: &Instruction) -> bool {
+    matches!(i.code(), Code::Call_rel32_64 | Code::Call_rm64)
 }
 
 fn build(code: Code, operands: &[Arg]) -> Result<Instruction, IcedError> {

@@ -13,8 +13,9 @@ use super::emit::Emitter;
 use super::exits::Cold;
 use super::flow::{self, Item, Unit};
 use super::generator::{Access, next_accesses};
+use super::lane_masks::LaneMasks;
 use super::regs::Spill;
-use super::{lane, lane_scalars, scalar};
+use super::{lane, lane_scalars, masks, scalar};
 use crate::predecoded::Predecoded;
 
 /// Most steps of blocks that are emitted together: the control is looked at as often.
@@ -71,6 +72,8 @@ struct Change {
     label: Label,
     /// Those that are newer than memory, or all that hold pieces.
     registers: Vec<Spill>,
+    /// The place in the context that has EXEC as lanes.
+    exec: Option<usize>,
 }
 
 /// Which blocks are emitted with the one in front of them: those behind a conditional branch that nothing jumps to. Loops of
@@ -151,6 +154,7 @@ impl Emitter<'_> {
                 label: from.label,
                 dirty: from.registers,
                 held: to.registers,
+                exec: to.exec,
                 resume: to.label,
             });
         }
@@ -181,9 +185,13 @@ impl Emitter<'_> {
         if masked {
             self.g.load_exec_masks();
         }
+        self.g.lane_masks = LaneMasks::default();
+        let wanted = self.wanted_masks(&list, &changes);
         let mut places = Vec::new();
         let mut piece = usize::MAX;
-        for ((work, accesses), changes_exec) in list.iter().zip(&accesses).zip(&changes) {
+        for (((work, accesses), changes_exec), wanted) in list.iter().zip(&accesses).zip(&changes).zip(wanted)
+        {
+            self.g.lane_masks.wanted = wanted;
             let mut has_masks = false;
             match work {
                 Work::Lane(item, c) => {
@@ -206,8 +214,14 @@ impl Emitter<'_> {
                 piece = usize::MAX;
             }
         }
+        let is_last =
+            list.iter().rev().map_while(|work| if let Work::Scalar(item) = work { Some(item) } else { None });
+        if is_last.into_iter().any(|item| self.gives_rows_back(item)) {
+            self.g.forget_rows();
+        }
         self.g.write_back(true);
         self.g.masked = false;
+        self.g.lane_masks = LaneMasks::default();
         places
     }
 
@@ -216,15 +230,32 @@ impl Emitter<'_> {
         let label = self.g.asm.label();
         if !masked {
             self.test_all_lanes(label);
-            return Change { label, registers: self.g.regs.dirty() };
+            return Change { label, registers: self.g.regs.dirty(), exec: None };
         }
         if !has_masks {
+            self.g.lane_masks.forget_exec();
             self.g.load_exec_masks();
         }
         // Only pieces and masks of EXEC are loaded where the other variant goes on here.
         self.g.regs.forget_constants();
         self.g.asm.place(label);
-        Change { label, registers: self.g.regs.held() }
+        Change { label, registers: self.g.regs.held(), exec: self.g.lane_masks.exec() }
+    }
+
+    /// For every operation of a chain the scalar whose bits the next change of EXEC, or this one, leaves in EXEC.
+    fn wanted_masks(&self, list: &[Work], changes: &[bool]) -> Vec<Option<u16>> {
+        let mut wanted = Vec::with_capacity(list.len());
+        let mut next = None;
+        for (work, changes) in list.iter().zip(changes).rev() {
+            match work {
+                Work::Scalar(item) if *changes => next = masks::left_in(&self.program.steps[item.index]),
+                _ if *changes => next = None,
+                _ => {}
+            }
+            wanted.push(next);
+        }
+        wanted.reverse();
+        wanted
     }
 
     fn chain_work(&self, links: &[Link], masked: bool) -> Vec<Work> {

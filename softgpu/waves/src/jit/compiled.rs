@@ -9,8 +9,6 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
 use super::context::{Exit, JitContext, Turn, WAVES};
-use super::steady::FIRSTS;
-use super::transfer::KNOWN;
 use super::{asm, emit, generator, memory};
 use crate::code::Waves;
 use crate::env::Env;
@@ -21,6 +19,25 @@ use crate::step::{Flow, Step};
 use crate::store::Generated;
 use crate::valu::wmma_float;
 use crate::wave::{RenamedRows, Row, Wave, WaveStatus};
+
+/// Writes fields of a context, without reading any.
+macro_rules! write_fields {
+    ($context:ident, $($field:ident: $value:expr,)*) => {
+        $(std::ptr::addr_of_mut!((*$context).$field).write($value);)*
+    };
+}
+
+/// What a worker has for generated code.
+pub(crate) struct Memory {
+    context: Box<MaybeUninit<JitContext>>,
+    renamed: Box<RenamedRows>,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Memory {
+        Memory { context: Box::new_uninit(), renamed: Box::new_uninit() }
+    }
+}
 
 /// Most steps of a program that is compiled. Compiling as many takes some tens of milliseconds, during which the
 /// program's waves cannot be preempted.
@@ -155,11 +172,22 @@ impl Compiled {
         w.mode == self.mode && (self.items.is_none() || w.items == self.items)
     }
 
-    /// The code at the wave's PC, if it is the head of a block of `program`.
-    fn resume(&self, program: &Predecoded, w: &Wave) -> *const u8 {
-        let index = if program.entry.0 == w.pc { program.entry.1 } else { w.hint };
-        let is_there = self.suits(w) && self.has(index) && program.starts_at(index, w.pc);
-        if is_there { self.pages.at(self.entries[index] as usize) } else { std::ptr::null() }
+    /// The code of step `index`, if it is the head of a block.
+    fn head(&self, index: usize) -> *const u8 {
+        match self.entries.get(index) {
+            Some(&offset) if offset != 0 => self.pages.at(offset as usize),
+            _ => std::ptr::null(),
+        }
+    }
+
+    /// The code at the wave's PC, if it is the head of a block of `program`; `entry` is that of the program's entry.
+    fn resume(&self, program: &Predecoded, entry: *const u8, w: &Wave) -> *const u8 {
+        match w.state {
+            WaveStatus::Ready if !self.suits(w) => std::ptr::null(),
+            WaveStatus::Ready if w.pc == program.entry.0 => entry,
+            WaveStatus::Ready if program.starts_at(w.hint, w.pc) => self.head(w.hint),
+            _ => std::ptr::null(),
+        }
     }
 
     /// Prepares runs of this code, which is `program`'s, for `waves`. Each wave runs `quantum` instructions before the next
@@ -171,56 +199,58 @@ impl Compiled {
         env: &Env<'_>,
         flag: &'w AtomicU8,
         quantum: u32,
-        renamed: &'w mut RenamedRows,
+        memory: &'w mut Memory,
     ) -> Activation<'w> {
-        let mut turns = [const { MaybeUninit::uninit() }; WAVES];
         let is_group = waves.is_group && waves.all.len() <= WAVES;
         let offset = if is_group { 0 } else { waves.current };
         let count = if is_group { waves.all.len() } else { 1 };
-        let (mut waiting, mut halted) = (0, 0);
-        for (turn, w) in turns.iter_mut().zip(&mut waves.all[offset..offset + count]) {
-            let resume =
-                if w.state == WaveStatus::Ready { self.resume(program, w) } else { std::ptr::null() };
-            waiting += u32::from(w.state == WaveStatus::AtBarrier);
-            halted += u32::from(w.state != WaveStatus::Ready);
+        let quantum = u64::from(quantum);
+        let lds_bytes = waves.all[waves.current].lds_bytes.into();
+        let all = &mut waves.all[offset..offset + count];
+        let first = all.as_mut_ptr();
+        let context = &mut *memory.context;
+        // SAFETY: the fields of a context, which only this function has. What was there before is not read, and needs no drop; the
+        // arrays that are left out may hold anything.
+        unsafe {
+            let context = context.as_mut_ptr();
+            write_fields!(context,
+                rows: std::ptr::null_mut(),
+                scalars: std::ptr::null_mut(),
+                env: std::ptr::null_mut(),
+                pool: self.pool.as_ptr(),
+                flag: flag.as_ptr().cast_const(),
+                executed: 0,
+                limit: env.executed + quantum,
+                quantum: quantum,
+                end: env.executed + quantum * count as u64,
+                call: call,
+                multiply: wmma_float::run,
+                steps: program.steps.as_ptr(),
+                lds: std::ptr::null_mut(),
+                renamed: memory.renamed.as_mut_ptr().cast(),
+                lds_bytes: lds_bytes,
+                hot: std::ptr::null(),
+                first: scalars_of(first),
+                turn: std::ptr::null_mut(),
+                turns_end: std::ptr::null_mut(),
+                entry: program.base(),
+                waiting: 0,
+                halted: 0,
+                // The barrier of a wave alone is its workgroup's.
+                total: if is_group { count as u32 } else { u32::MAX },
+                scc: 0,
+            );
+        }
+        // SAFETY: all fields were written, but for those whose type says that they may hold anything.
+        let context = unsafe { context.assume_init_mut() };
+        let entry = self.head(program.entry.1);
+        for (turn, w) in context.turns.iter_mut().zip(all) {
+            let resume = self.resume(program, entry, w);
+            context.waiting += u32::from(w.state == WaveStatus::AtBarrier);
+            context.halted += u32::from(w.state != WaveStatus::Ready);
             let rows = w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize);
             turn.write(Turn { rows, resume });
         }
-        let quantum = u64::from(quantum);
-        let lds_bytes = waves.all[waves.current].lds_bytes.into();
-        let first = waves.all[offset..].as_mut_ptr();
-        let context = JitContext {
-            rows: std::ptr::null_mut(),
-            scalars: std::ptr::null_mut(),
-            env: std::ptr::null_mut(),
-            pool: self.pool.as_ptr(),
-            flag: flag.as_ptr().cast_const(),
-            executed: 0,
-            limit: env.executed + quantum,
-            quantum,
-            end: env.executed + quantum * count as u64,
-            call,
-            multiply: wmma_float::run,
-            steps: program.steps.as_ptr(),
-            lds_bytes,
-            lds: std::ptr::null_mut(),
-            renamed: renamed.as_mut_ptr().cast(),
-            hot: std::ptr::null(),
-            first: scalars_of(first),
-            turn: std::ptr::null_mut(),
-            turns_end: std::ptr::null_mut(),
-            entry: program.base(),
-            waiting,
-            halted,
-            // The barrier of a wave alone is its workgroup's.
-            total: if is_group { count as u32 } else { u32::MAX },
-            scc: 0,
-            lanes: [const { MaybeUninit::uninit() }; 16],
-            values: [const { MaybeUninit::uninit() }; 8],
-            turns,
-            firsts: [const { MaybeUninit::uninit() }; FIRSTS],
-            known: [const { MaybeUninit::uninit() }; KNOWN],
-        };
         Activation { compiled: self, first, offset, count, current: &mut waves.current, context }
     }
 }
@@ -239,7 +269,7 @@ pub(crate) struct Activation<'w> {
     offset: usize,
     count: usize,
     current: &'w mut usize,
-    context: JitContext,
+    context: &'w mut JitContext,
 }
 
 impl Activation<'_> {
@@ -266,7 +296,7 @@ impl Activation<'_> {
         let turns = self.context.turns.as_mut_ptr().cast::<Turn>();
         let scalars = scalars_of(self.first.wrapping_add(turn));
         let rows = self.wave().v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize);
-        let context = &mut self.context;
+        let context = &mut *self.context;
         context.rows = rows;
         context.scalars = scalars;
         context.env = std::ptr::from_mut(env).cast();

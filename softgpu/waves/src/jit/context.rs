@@ -41,6 +41,11 @@ pub(super) struct Turn {
     pub resume: *const u8,
 }
 
+/// A register of AVX2.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+pub(super) struct HostLanes([u32; 8]);
+
 /// The state that generated code is entered with.
 #[repr(C)]
 pub(super) struct JitContext {
@@ -80,6 +85,8 @@ pub(super) struct JitContext {
     pub total: u32,
     /// SCC at the head of a loop of which several turns are begun.
     pub scc: u32,
+    /// Two lane masks of a wave32 as lanes of ones and zeros (AVX2); scratch space.
+    pub lane_masks: [MaybeUninit<HostLanes>; 8],
     /// Scratch space: places of a piece's lanes, and their values.
     pub lanes: [MaybeUninit<u32>; 16],
     pub values: [MaybeUninit<u32>; 8],

@@ -11,7 +11,7 @@ use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::analysis::{self, Facts};
-use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, context, memory};
+use super::asm::{AsmError, CONTEXT, FLAG, Finished, HOT, Label, POOL, ROWS, SCALARS, context, memory};
 use super::chain::{self, Link};
 use super::context::{Exit, JitContext};
 use super::exits::Cold;
@@ -122,7 +122,7 @@ impl<'a> Emitter<'a> {
     /// `extern "sysv64" fn(context, target) -> u64`.
     fn prologue(&mut self) {
         let a = &mut self.g.asm;
-        for r in [ROWS, SCALARS, ENV, CONTEXT, POOL, FLAG] {
+        for r in [ROWS, SCALARS, HOT, CONTEXT, POOL, FLAG] {
             a.op1(Code::Push_r64, r);
         }
         a.op2(Code::Sub_rm64_imm8, Register::RSP, 8);
@@ -130,7 +130,7 @@ impl<'a> Emitter<'a> {
         for (r, offset) in [
             (ROWS, std::mem::offset_of!(JitContext, rows)),
             (SCALARS, std::mem::offset_of!(JitContext, scalars)),
-            (ENV, std::mem::offset_of!(JitContext, env)),
+            (HOT, std::mem::offset_of!(JitContext, hot)),
             (POOL, std::mem::offset_of!(JitContext, pool)),
             (FLAG, std::mem::offset_of!(JitContext, flag)),
         ] {
@@ -145,7 +145,7 @@ impl<'a> Emitter<'a> {
         a.place(way_out);
         a.op0(Code::VEX_Vzeroupper);
         a.op2(Code::Add_rm64_imm8, Register::RSP, 8);
-        for r in [FLAG, POOL, CONTEXT, ENV, SCALARS, ROWS] {
+        for r in [FLAG, POOL, CONTEXT, HOT, SCALARS, ROWS] {
             a.op1(Code::Pop_r64, r);
         }
         a.op0(Code::Retnq);

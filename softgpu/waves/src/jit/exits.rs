@@ -5,7 +5,7 @@
 
 use iced_x86::{Code, Register};
 
-use super::asm::{ENV, Label, context, wave_field};
+use super::asm::{Label, context, wave_field};
 use super::context::{Exit, JitContext};
 use super::emit::Emitter;
 use super::first_lanes::ByHandler;
@@ -24,7 +24,7 @@ pub(super) enum Cold {
     /// A branch to the block at this step.
     Branch { label: Label, count: i32, backward: bool, target: usize, dirty: Vec<Spill> },
     /// Lanes are inactive from here on: the variant for any goes on.
-    Other { label: Label, dirty: Vec<Spill>, held: Vec<Spill>, resume: Label },
+    Other { label: Label, dirty: Vec<Spill>, held: Vec<Spill>, exec: Option<usize>, resume: Label },
     /// A handler returned another flow than `Next` (in EAX).
     Flow { label: Label, count: i32, step: usize },
 }
@@ -106,7 +106,7 @@ impl Emitter<'_> {
 
     /// Emits a call of the handler of step `index`, and the comparison of its result with `Flow::Next`.
     pub(super) fn call_handler(&mut self, index: usize) {
-        self.g.asm.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
+        self.g.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(JitContext, env)));
         self.call_for_step(Register::RDX, index, std::mem::offset_of!(JitContext, call));
         self.g.asm.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
     }
@@ -157,9 +157,12 @@ impl Emitter<'_> {
                     let value = (exit as u64) << 32 | step as u64;
                     self.g.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value));
                 }
-                Cold::Other { label, dirty, held, resume } => {
+                Cold::Other { label, dirty, held, exec, resume } => {
                     self.g.asm.place(label);
                     self.g.store_all(&dirty);
+                    if let Some(place) = exec {
+                        self.g.put_exec(place);
+                    }
                     self.g.load_all(&held);
                     // Nothing is known here of what mask registers have.
                     self.g.regs.forget_constants();

@@ -10,6 +10,8 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::analysis::Facts;
 use super::asm::{Arg, Asm, RENAMED, ROW_BIAS, ROWS, memory};
 use super::codes::Codes;
+use super::lane_masks::LaneMasks;
+use super::masks::Gathered;
 use super::regs::{NEVER, Piece, Regs, Spill};
 use super::steady::Steady;
 use super::transcend::Shared;
@@ -74,6 +76,10 @@ pub(super) struct Gen {
     pub addresses: Addresses,
     /// The rows of which the first lane is known.
     pub steady: Vec<Steady>,
+    /// What the registers for bits of lane masks have (AVX2).
+    pub gathered: [Option<Gathered>; 1],
+    /// What the context has of lane masks (AVX2).
+    pub lane_masks: LaneMasks,
     /// Functions that are called.
     pub shared: Vec<Shared>,
     /// Accesses whose ranges are checked.
@@ -98,6 +104,8 @@ impl Gen {
             facts: None,
             addresses: Addresses::default(),
             steady: Vec::new(),
+            gathered: [None; 1],
+            lane_masks: LaneMasks::default(),
             shared: Vec::new(),
             checked: 0,
             outlined: Vec::new(),
@@ -256,6 +264,12 @@ impl Gen {
         for &spill in spills {
             self.store(spill);
         }
+    }
+
+    /// Nothing reads what rows have, wherever that is.
+    pub(super) fn forget_rows(&mut self) {
+        self.steady.clear();
+        self.regs.clear();
     }
 
     /// Stores every register that is newer than memory, and forgets the pieces if `forget`; then rows of which only the first

@@ -6,7 +6,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
-use super::asm::{Arg, SCALARS, memory};
+use super::asm::{Arg, GATHERED, SCALARS, memory};
 use super::codes;
 use super::generator::{Gen, MASK, Wide};
 use super::regs::Bits;
@@ -15,6 +15,37 @@ use crate::wave::EXEC;
 
 /// The mask registers that keep scalars' bits for the two pieces of a wave32 (AVX-512); before them are the EXEC masks.
 const KEPT: Register = Register::K3;
+
+/// What a register of [`GATHERED`] has: the bits of a scalar mask for the pieces of a dword in front of the next one. It is good while
+/// there was neither a label nor a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gathered {
+    index: u16,
+    next: usize,
+    interruptions: usize,
+}
+
+/// The scalar whose bits a step leaves in EXEC (wave32), if it only leaves lanes out.
+pub(super) fn left_in(step: &Step) -> Option<u16> {
+    let scalar = |s: &Src| (s.kind == Kind::Scalar).then_some(s.index);
+    let is_exec = |s: &Src| scalar(s) == Some(EXEC as u16);
+    let [a, b] = [&step.src[0], &step.src[1]];
+    match step.op {
+        Some(Op::S_AND_SAVEEXEC_B32) => scalar(a),
+        Some(Op::S_AND_B32) if step.dst as usize == EXEC && is_exec(a) => scalar(b),
+        Some(Op::S_AND_B32) if step.dst as usize == EXEC && is_exec(b) => scalar(a),
+        _ => None,
+    }
+}
+
+/// The lowest byte of EAX or of one of [`GATHERED`].
+fn low_byte(register: Register) -> Register {
+    match GATHERED.iter().position(|gathered| *gathered == register) {
+        // CAST: at most two.
+        Some(n) => Register::R8L + n as u32,
+        None => Register::AL,
+    }
+}
 
 impl Gen {
     /// Bits of scalar mask `index` for piece `c`, in a mask register (AVX-512).
@@ -101,7 +132,7 @@ impl Gen {
     }
 
     /// Writes lane mask `from` (all ones or zeros a lane), or its opposite if `inverted`, as bits under EXEC (AVX2).
-    /// EAX and ECX are overwritten. If `from` is a temporary, it has what was written, and is kept.
+    /// EAX, ECX and one of [`GATHERED`] are overwritten. If `from` is a temporary, it has what was written, and is kept.
     pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register, inverted: bool) {
         if self.masked {
             let code = if inverted { codes::AND_NOT_Y } else { codes::AND.y };
@@ -110,27 +141,68 @@ impl Gen {
             let ones = self.constant_argument(u32::MAX);
             self.asm.op3(codes::XOR.y, from, from, ones);
         }
-        self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX, from);
         let (number, bits) = (self.number(from), Bits { index, c });
         self.forget_bits(bits);
         self.regs.keep_mask(number, bits);
+        self.note_lanes(index, c, from);
+        self.bits_out(index, c, from);
+    }
+
+    /// Writes the sign bits of a piece's lanes to scalar mask `index` (AVX2). The last of four pieces writes the dword of all: a load
+    /// after four smaller stores would wait until all have left the store buffer.
+    fn bits_out(&mut self, index: u16, c: usize, from: Register) {
+        let gathered = self.gathered_before(index, c);
+        let place = self.mask_place(index, c);
+        let to = match gathered {
+            Some(n) if c.is_multiple_of(4) => GATHERED[n],
+            _ => Register::EAX,
+        };
+        self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, to, from);
         if c % 4 != 3 {
-            let place = self.mask_place(index, c);
-            return self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);
+            self.asm.op2(Code::Mov_rm8_r8, place, low_byte(to));
         }
-        // The last of four pieces writes the dword of all: a load after four smaller stores would wait until all have
-        // left the store buffer.
-        self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, 8);
-        for before in 1..=3 {
-            let place = self.mask_place(index, c - before);
-            self.asm.op2(Code::Movzx_r32_rm8, Register::ECX, place);
-            self.asm.op2(Code::Or_r32_rm32, Register::EAX, Register::ECX);
-            if before != 3 {
-                self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, 8);
+        // CAST: at most 24.
+        let shift = 8 * (c % 4) as i32;
+        match (c % 4, gathered) {
+            (0, _) => {}
+            (_, Some(n)) => {
+                self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, shift);
+                self.asm.op2(Code::Or_r32_rm32, GATHERED[n], Register::EAX);
             }
+            (3, None) => {
+                self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, shift);
+                for before in 1..=3 {
+                    let place = self.mask_place(index, c - before);
+                    self.asm.op2(Code::Movzx_r32_rm8, Register::ECX, place);
+                    if before != 3 {
+                        self.asm.op2(Code::Shl_rm32_imm8, Register::ECX, shift - 8 * before as i32);
+                    }
+                    self.asm.op2(Code::Or_r32_rm32, Register::EAX, Register::ECX);
+                }
+            }
+            (_, None) => {}
         }
-        let place = self.mask_place(index, c - 3);
-        self.asm.op2(Code::Mov_rm32_r32, place, Register::EAX);
+        if c % 4 == 3 {
+            let place = self.mask_place(index, c - 3);
+            self.asm.op2(Code::Mov_rm32_r32, place, gathered.map_or(Register::EAX, |n| GATHERED[n]));
+        }
+    }
+
+    /// The one of [`GATHERED`] that has the pieces in front of piece `c` of a dword of scalar mask `index`, and is to have piece `c`,
+    /// too. One is found for a first piece.
+    fn gathered_before(&mut self, index: u16, c: usize) -> Option<usize> {
+        let interruptions = self.asm.interruptions();
+        for one in &mut self.gathered {
+            *one = one.filter(|g| g.interruptions == interruptions && (g.index != index || g.next == c));
+        }
+        if c.is_multiple_of(4) {
+            let n = self.gathered.iter().position(Option::is_none)?;
+            self.gathered[n] = Some(Gathered { index, next: c + 1, interruptions });
+            return Some(n);
+        }
+        let n = self.gathered.iter().position(|g| g.is_some_and(|g| g.index == index))?;
+        self.gathered[n] = (c % 4 != 3).then_some(Gathered { index, next: c + 1, interruptions });
+        Some(n)
     }
 
     /// `to = mask ? b : a` in each lane (AVX2).
@@ -149,8 +221,12 @@ impl Gen {
     }
 
     /// Changes the EXEC masks, which have EXEC, as `step` changes it, if mask registers have the other source's bits for all pieces
-    /// (AVX-512, wave32): what comes next need not wait until memory has it. `false`, and nothing is emitted, if not.
+    /// (AVX-512, wave32), or the context has them (AVX2): what comes next need not wait until memory has it. `false`, and nothing is
+    /// emitted, if not.
     pub(super) fn change_exec_masks(&mut self, step: &Step) -> bool {
+        if self.has_lane_masks() {
+            return left_in(step).is_some_and(|mask| self.lane_masks.take_wanted(mask));
+        }
         let is_exec = |s: &Src| s.kind == Kind::Scalar && s.index as usize == EXEC;
         let writes_exec = step.dst as usize == EXEC;
         let [a, b] = [&step.src[0], &step.src[1]];
@@ -174,12 +250,5 @@ impl Gen {
             self.asm.op3(code, exec, KEPT + c as u32, exec);
         }
         true
-    }
-
-    /// Loads the EXEC mask for piece `c` (AVX2).
-    pub(super) fn load_exec_mask(&mut self, c: usize) {
-        if self.wide == Wide::Y {
-            self.spread(MASK, EXEC as u16, c);
-        }
     }
 }

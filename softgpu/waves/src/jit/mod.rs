@@ -46,7 +46,9 @@ mod floats;
 mod flow;
 mod generator;
 mod integer;
+mod kept_scalars;
 mod lane;
+mod lane_masks;
 mod lane_scalars;
 mod masks;
 mod matrix;
@@ -76,4 +78,4 @@ mod transfer;
 mod unrolled;
 mod vmem;
 
-pub(crate) use self::compiled::{Activation, Compiled, Left, can_generate, generate};
+pub(crate) use self::compiled::{Activation, Compiled, Left, Memory, can_generate, generate};

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use iced_x86::Code;
+use softgpu_isa::Op;
 
 use super::asm::Label;
 use super::emit::Emitter;
@@ -17,6 +18,7 @@ use super::progressions::is_split;
 use super::regs::Piece;
 use super::transfer::{Transfer, address_dwords};
 use super::{lane, lane_scalars, vmem};
+use crate::salu::control::DEALLOC_VGPRS;
 use crate::step::Step;
 use crate::wave::EXEC;
 
@@ -206,6 +208,7 @@ impl Emitter<'_> {
     pub(super) fn scalar_between(&mut self, item: &Item) {
         self.scalar_step(item.index);
         self.g.regs.forget_masks(item.touch.written_scalars(), None);
+        self.g.lane_masks.forget(item.touch.written_scalars());
     }
 
     pub(super) fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
@@ -362,9 +365,23 @@ impl Emitter<'_> {
             self.g.facts.clone_from(&self.facts);
         }
         self.operations(micros, masked);
+        let is_last =
+            micros.iter().rev().map_while(|m| if let Micro::Scalar(item) = m { Some(item) } else { None });
+        if is_last.into_iter().any(|item| self.gives_rows_back(item)) {
+            self.g.forget_rows();
+        }
         self.g.write_back(true);
         self.g.masked = false;
         self.g.facts = None;
+    }
+
+    /// Whether a wave gives its VGPRs back by this step, and ends by the next one: what they have is of no use any more.
+    pub(super) fn gives_rows_back(&self, item: &Item) -> bool {
+        let [step, next] = [item.index, item.index + 1].map(|index| self.program.steps.get(index));
+        let op = |step: Option<&Step>| step.and_then(|step| step.op);
+        op(next) == Some(Op::S_ENDPGM)
+            && op(step) == Some(Op::S_SENDMSG)
+            && step.is_some_and(|step| step.imm & 0xFF == DEALLOC_VGPRS)
     }
 
     /// Step `index` has been emitted for all pieces of the variant.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scalar instructions and branch conditions on the wave's scalar file in memory.
 //!
-//! INVARIANT: this code uses RAX and RCX only, and no vector register, except in loads.
+//! INVARIANT: this code uses RAX, RCX and the registers of `kept_scalars.rs` only, and no vector register, except in loads.
 
 use iced_x86::{Code, ConditionCode, MemoryOperand, Register};
 use softgpu_isa::Op;
@@ -51,10 +51,18 @@ pub(super) fn known(s: &Src) -> bool {
 pub(super) fn load(asm: &mut Asm, to: Register, s: &Src) {
     match s.kind {
         Kind::Scalar if to == A && asm.has_result(s.index) => {}
-        Kind::Scalar => asm.op2(Code::Mov_r32_rm32, to, place(s.index)),
+        Kind::Scalar => {
+            let from = kept_or_place(asm, s.index);
+            asm.op2(Code::Mov_r32_rm32, to, from);
+        }
         Kind::Special => asm.op2(Code::Mov_r32_rm32, to, scc()),
         _ => asm.op2(Code::Mov_r32_imm32, to, s.value as i32),
     }
+}
+
+/// Where a scalar is to be read.
+fn kept_or_place(asm: &Asm, index: u16) -> Arg {
+    asm.kept(index).map_or_else(|| place(index).into(), Arg::from)
 }
 
 pub(super) fn load64(asm: &mut Asm, to: Register, s: &Src) {
@@ -81,7 +89,7 @@ pub(super) fn set_scc(asm: &mut Asm, condition: Code) {
 /// A second operand: in memory, or in ECX.
 fn second(asm: &mut Asm, s: &Src) -> Arg {
     match s.kind {
-        Kind::Scalar => place(s.index).into(),
+        Kind::Scalar => kept_or_place(asm, s.index),
         Kind::Special => scc().into(),
         _ => {
             load(asm, B, s);
@@ -92,6 +100,7 @@ fn second(asm: &mut Asm, s: &Src) -> Arg {
 
 pub(super) fn finish(asm: &mut Asm, s: &Step, then: Then) {
     asm.op2(Code::Mov_rm32_r32, place(s.dst), A);
+    asm.keep(s.dst, A);
     match then {
         Then::Keep => {}
         Then::NotZero if asm.without_scc => {}
@@ -277,7 +286,8 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         };
         match (constant, s.src[0].kind) {
             (Some(constant), Kind::Scalar) => {
-                asm.op2(Code::Cmp_rm32_imm32, place(s.src[0].index), constant);
+                let a = kept_or_place(asm, s.src[0].index);
+                asm.op2(Code::Cmp_rm32_imm32, a, constant);
             }
             (Some(constant), _) => {
                 load(asm, A, &s.src[0]);
@@ -300,7 +310,13 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         } else {
             load(asm, a, &s.src[0])
         }
-        asm.op2(get, b, place(EXEC as u16));
+        match is_wide {
+            true => asm.op2(get, b, place(EXEC as u16)),
+            false => {
+                let exec = kept_or_place(asm, EXEC as u16);
+                asm.op2(get, b, exec);
+            }
+        }
         asm.op2(put, place(s.dst), b);
         for (register, is_inverted) in [(a, invert_source), (b, invert_exec)] {
             if is_inverted {
@@ -309,6 +325,9 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         }
         asm.op2(code, a, b);
         asm.op2(put, place(EXEC as u16), a);
+        if !is_wide {
+            asm.keep(EXEC as u16, a);
+        }
         set_scc(asm, Code::Setne_rm8);
     } else {
         return others(asm, op, s);
@@ -452,9 +471,12 @@ fn jump_if(condition: Code) -> Code {
 
 /// Emits the comparison of a conditional branch, and returns the jump that is taken when the branch is.
 pub(super) fn condition(asm: &mut Asm, op: Op, shape: Shape) -> Option<Code> {
-    let mut zero = |index: usize| {
-        let code = if shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
-        asm.op2(code, place(index as u16), 0);
+    let mut zero = |index: usize| match asm.kept(index as u16) {
+        Some(register) if shape.halves == 1 => asm.op2(Code::Test_rm32_r32, register, register),
+        _ => {
+            let code = if shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
+            asm.op2(code, place(index as u16), 0);
+        }
     };
     Some(match op {
         Op::S_CBRANCH_SCC0 | Op::S_CBRANCH_SCC1 => {

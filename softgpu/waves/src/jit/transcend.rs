@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inline transcendental functions of f32.
 //!
-//! INVARIANT: the operations of [`crate::valu::trans`] with the same constants in the same order, half a register's
-//! lanes of f64 at a time. The results for NaNs, infinities, zeros and negative arguments are put in last: by a table of
+//! INVARIANT: the operations of [`crate::valu::trans`] with the same constants in the same order, those in f64 for half a register's
+//! lanes at a time. The results for NaNs, infinities, zeros and negative arguments are put in last: by a table of
 //! one `vfixupimmps` (AVX-512), or by blends.
 
 use iced_x86::{Code, Register};
@@ -31,8 +31,11 @@ codes! {
     BROADCAST EVEX_Vbroadcastsd_zmm_k1z_xmmm64 VEX_Vbroadcastsd_ymm_m64;
     ROOT64 EVEX_Vsqrtpd_zmm_k1z_zmmm512b64_er VEX_Vsqrtpd_ymm_ymmm256;
     DIV32 EVEX_Vdivps_zmm_k1z_zmm_zmmm512b32_er VEX_Vdivps_ymm_ymm_ymmm256;
+    ADD32 EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er VEX_Vaddps_ymm_ymm_ymmm256;
+    SUB32 EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er VEX_Vsubps_ymm_ymm_ymmm256;
+    FMA213_32 EVEX_Vfmadd213ps_zmm_k1z_zmm_zmmm512b32_er VEX_Vfmadd213ps_ymm_ymm_ymmm256;
+    BROADCAST32 EVEX_Vbroadcastss_zmm_k1z_xmmm32 VEX_Vbroadcastss_ymm_m32;
     MIN32 EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae VEX_Vminps_ymm_ymm_ymmm256;
-    MAX32 EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae VEX_Vmaxps_ymm_ymm_ymmm256;
     LEFT64_BY EVEX_Vpsllq_zmm_k1z_zmmm512b64_imm8 VEX_Vpsllq_ymm_ymm_imm8;
     ADD64 EVEX_Vpaddq_zmm_k1z_zmm_zmmm512b64 VEX_Vpaddq_ymm_ymm_ymmm256;
     SUB64 EVEX_Vpsubq_zmm_k1z_zmm_zmmm512b64 VEX_Vpsubq_ymm_ymm_ymmm256;
@@ -47,6 +50,8 @@ const QUIET: u32 = 0x0040_0000;
 /// Predicates of vcmpps.
 pub(super) const UNORDERED: i32 = 3;
 const SAME: i32 = 0;
+/// Greater or equal, and ordered.
+const AT_LEAST: i32 = 13;
 
 /// Answers of `vfixupimmps`, four bits for each class of argument: quiet NaN, signalling NaN, zero, one, -infinity,
 /// infinity, negative, positive. 0 keeps the result, 1 is the argument, 2 the argument as a quiet NaN, 3 the default
@@ -308,31 +313,41 @@ fn reciprocal_root(g: &mut Gen, x: Register) -> Register {
 }
 
 fn exponential(g: &mut Gen, x: Register) -> Register {
-    g.flush(x);
-    let (clamped, t, p) = (g.temporary(), g.temporary(), g.temporary());
-    let (least, most) = (g.constant_argument((-200f32).to_bits()), g.constant_argument(200f32.to_bits()));
-    g.op3(MAX32, clamped, x, least);
-    g.op3(MIN32, clamped, clamped, most);
-    let r = g.in_f64(clamped, |g, x| {
-        g.with_constant(ADD, t, x, trans::SHIFT);
-        g.with_constant(SUB, p, t, trans::SHIFT);
-        g.op3(SUB, x, x, p);
-        g.with_constant(MUL, x, x, std::f64::consts::LN_2);
-        g.polynomial(p, x, &trans::EXP2);
-        g.op3(LEFT64_BY, t, t, 52);
-        g.op3(ADD64, x, p, t);
-    });
-    g.flush(r);
+    let (t, r, p) = (g.temporary(), g.temporary(), g.temporary());
+    let most = g.constant_argument(trans::GREATEST_EXPONENT.to_bits());
+    let shift = g.constant_argument(trans::SHIFT_F32.to_bits());
+    // Of a NaN it is the second one.
+    g.op3(MIN32, r, x, most);
+    g.op3(ADD32, t, r, shift);
+    g.op3(SUB32, p, t, shift);
+    g.op3(SUB32, r, r, p);
+    let [first @ .., last] = trans::EXP2;
+    let last = g.asm.constant_once(last);
+    g.op2(BROADCAST32, p, last);
+    for k in first.into_iter().rev() {
+        let k = g.constant_argument(k);
+        g.op3(FMA213_32, p, r, k);
+    }
+    g.op3(codes::LEFT_BY, t, t, 23);
+    let least = g.constant_argument(trans::LEAST_EXPONENT.to_bits());
     match g.wide {
-        Wide::Z => g.fix(r, x, EXP_CLASSES),
+        Wide::Z => {
+            let k = Register::K5;
+            g.asm.op4(Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae, k, x, least, AT_LEAST);
+            g.asm.zeroed(codes::ADD.z, k, &[p.into(), p.into(), t.into()]);
+            g.fix(p, x, EXP_CLASSES);
+        }
         Wide::Y => {
+            g.op3(codes::ADD, p, p, t);
+            g.asm.op4(COMPARE_PS_Y, t, x, least, AT_LEAST);
+            g.op3(codes::AND, p, p, t);
             let quiet = g.constant_argument(QUIET);
             g.asm.op4(COMPARE_PS_Y, t, x, x, UNORDERED);
             g.op3(codes::OR, x, x, quiet);
-            g.pick_lanes(r, r, x, t);
+            g.pick_lanes(p, p, x, t);
         }
     }
-    r
+    p
 }
 
 fn logarithm(g: &mut Gen, x: Register) -> Register {

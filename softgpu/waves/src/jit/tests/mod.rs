@@ -149,7 +149,7 @@ fn session_in(
     let map = place.vm.lock();
     let shape = Shape { halves: w.halves, vgprs: w.vgprs() };
     let main = cache.get(&map, level.min(Level::Avx2), shape, place.at);
-    let mut code = Code { cache, level, shape, programs: vec![main], renamed: Box::new_uninit(), engine };
+    let mut code = Code::new(cache, level, main, shape, engine);
     let (mut lds, mut hot) = (Lds::new(), Hot::new());
     for (k, x) in lds.iter_mut().enumerate() {
         *x = (k as u32).wrapping_mul(0x9E37_79B9);

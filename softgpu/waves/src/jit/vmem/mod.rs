@@ -12,7 +12,7 @@ mod wide;
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::asm::{Label, Sum, context, memory};
+use super::asm::{HOT, Label, Sum, context, memory};
 use super::context::JitContext;
 use super::generator::{Access, Gen, Wide};
 use super::regs::Spill;
@@ -214,7 +214,7 @@ impl Gen {
         self.check_range(t.store, checks, slow);
     }
 
-    /// To `slow` unless the range from RAX to RCX may be accessed. RDX, RSI and RDI are overwritten.
+    /// To `slow` unless the range from RAX to RCX may be accessed. RSI and RDI are overwritten.
     pub(super) fn check_range(&mut self, store: bool, checks: &Checks, slow: Label) {
         let (first, check) = match store {
             false => (Hot::READ_BEFORE, checks.read),
@@ -224,15 +224,14 @@ impl Gen {
         let at = first as i64 + 16 * (self.checked % Hot::PLACES) as i64;
         self.checked += 1;
         let (label, done) = (self.asm.label(), self.asm.label());
-        let bound = |n: i64| memory(Register::RDX, at + 8 * n, false);
-        self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, hot)));
+        let bound = |n: i64| memory(HOT, at + 8 * n, false);
         self.asm.op2(Code::Cmp_r64_rm64, Register::RAX, bound(0));
         self.asm.jump(Code::Jb_rel32_64, label);
         self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, bound(1));
         self.asm.jump(Code::Ja_rel32_64, label);
         self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, Register::RAX);
         self.asm.jump(Code::Jb_rel32_64, slow);
-        self.asm.place(done);
+        self.asm.place_with_address(done);
         self.outlined.push(Outlined::Elsewhere { label, done, slow, check, place: bound(0) });
     }
 
@@ -304,10 +303,9 @@ impl Gen {
     pub(super) fn emit_checks(&mut self, checks: &Checks) {
         for (label, ranges) in [(checks.read, Hot::READ), (checks.write, Hot::WRITE)] {
             self.asm.place(label);
-            self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, hot)));
             for k in 0..4 {
                 let next = self.asm.label();
-                let bound = |n: i64| memory(Register::RDX, ranges as i64 + 16 * k + 8 * n, false);
+                let bound = |n: i64| memory(HOT, ranges as i64 + 16 * k + 8 * n, false);
                 self.asm.op2(Code::Cmp_r64_rm64, Register::RAX, bound(0));
                 self.asm.jump(Code::Jb_rel32_64, next);
                 self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, bound(1));
