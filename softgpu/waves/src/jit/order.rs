@@ -31,14 +31,18 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
     order(items.len(), RESOURCES, touched).into_iter().map(|k| items[k]).collect()
 }
 
-/// Each of `operations` for every piece: the pieces of an operation side by side, or all operations for one piece after the
-/// other.
-pub(super) fn by_pieces<T: Copy>(operations: &[T], pieces: usize, side_by_side: bool) -> Vec<(T, usize)> {
-    if side_by_side {
-        operations.iter().flat_map(|&operation| (0..pieces).map(move |c| (operation, c))).collect()
-    } else {
-        (0..pieces).flat_map(|c| operations.iter().map(move |&operation| (operation, c))).collect()
-    }
+/// Each of `operations` for every piece: so many pieces of an operation side by side, and all operations for these before those for the
+/// next ones.
+pub(super) fn by_pieces<T: Copy>(operations: &[T], pieces: usize, side_by_side: usize) -> Vec<(T, usize)> {
+    let starts = (0..pieces).step_by(side_by_side.max(1));
+    let some = starts.map(|first| first..(first + side_by_side.max(1)).min(pieces));
+    some.flat_map(|some| operations.iter().flat_map(move |&op| some.clone().map(move |c| (op, c)))).collect()
+}
+
+/// How many pieces of a run are done side by side, as chains of operations that do not wait for each other: all, two or one, as the
+/// registers allow if `rows` pieces with the same lanes are live at a time and so many more registers are wanted.
+pub(super) fn side_by_side(rows: usize, pieces: usize, registers: usize, more: usize) -> usize {
+    [pieces, 2].into_iter().find(|count| rows * count + more <= registers).unwrap_or(1)
 }
 
 /// A better order of `n` operations on so many resources. `touched` gives the resources that an operation reads, or writes.
@@ -108,4 +112,18 @@ pub(super) fn order(
         }
     }
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_pieces_are_side_by_side_as_have_registers() {
+        let list = |together| by_pieces(&['a', 'b'], 4, together);
+        assert_eq!(list(1)[..4], [('a', 0), ('b', 0), ('a', 1), ('b', 1)]);
+        assert_eq!(list(2)[..5], [('a', 0), ('a', 1), ('b', 0), ('b', 1), ('a', 2)]);
+        assert_eq!(list(4)[3..5], [('a', 3), ('b', 0)]);
+        assert_eq!([1, 2, 5, 6].map(|rows| side_by_side(rows, 4, 15, 4)), [4, 4, 2, 1]);
+    }
 }

@@ -14,6 +14,7 @@ use super::generator::{Access, next_accesses};
 use super::order;
 use super::products::{Part, Products};
 use super::region::SPARE;
+
 use super::regs::Piece;
 use super::touch::Touch;
 use super::transfer::{KNOWN, Kept, Space, Transfer, address_dwords};
@@ -22,6 +23,8 @@ use super::{lane, vmem};
 /// A run with fewer loads, or fewer lane-wise operations, is not worth an end of its region.
 const LOADS: usize = 3;
 const LANES: usize = 6;
+/// Registers that pieces side by side leave for results that are needed at once.
+const MORE: usize = 4;
 
 /// An operation on a piece.
 #[derive(Clone, Copy)]
@@ -139,7 +142,7 @@ impl Emitter<'_> {
             return;
         }
         let order = if live + SPARE <= registers { late } else { work };
-        let list = order::by_pieces(&order, pieces, live * pieces + SPARE <= registers);
+        let list = order::by_pieces(&order, pieces, order::side_by_side(live, pieces, registers, MORE));
         let accesses: Vec<Vec<Access>> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
         let accesses = next_accesses(&accesses, self.g.all_pieces(), |_| false);
         for ((w, c), accesses) in list.iter().zip(&accesses) {

@@ -89,15 +89,14 @@ impl Emitter<'_> {
 
     /// The operations of a run for every piece, in the order of emission.
     pub(super) fn lanes(&self, items: &[Item], masked: bool) -> Vec<(Item, usize)> {
-        order::by_pieces(items, self.g.pieces(), self.fits(items, masked))
+        order::by_pieces(items, self.g.pieces(), self.side_by_side(items, masked))
     }
 
-    /// Whether all pieces of a run's rows fit into the registers at once: then the pieces of an operation are emitted side by
-    /// side, as chains that do not wait for each other.
-    fn fits(&self, items: &[Item], masked: bool) -> bool {
+    /// How many pieces of a run are done side by side.
+    fn side_by_side(&self, items: &[Item], masked: bool) -> usize {
         // There is one mask register in AVX2.
         if masked && self.g.wide == Wide::Y {
-            return false;
+            return 1;
         }
         let mut rows: Vec<Piece> = Vec::new();
         for item in items {
@@ -106,7 +105,7 @@ impl Emitter<'_> {
         }
         rows.sort_unstable();
         rows.dedup();
-        rows.len() * self.g.pieces() + SPARE <= self.g.wide.registers()
+        order::side_by_side(rows.len(), self.g.pieces(), self.g.wide.registers(), SPARE)
     }
 
     /// Emits a region: its runs of loads and arithmetic, and what is between them.

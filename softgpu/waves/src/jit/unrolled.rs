@@ -168,7 +168,7 @@ impl Emitter<'_> {
         } else {
             let late = self.by_chains(&copies.late);
             let late: Vec<&Renamed> = late.iter().map(|&k| &copies.late[k]).collect();
-            let late = order::by_pieces(&late, self.g.pieces(), self.fits_side_by_side(&late));
+            let late = order::by_pieces(&late, self.g.pieces(), self.late_side_by_side(&late));
             list.extend(late.into_iter().map(|(renamed, c)| Work::Late(renamed, c)));
         }
         for &(to, from) in &copies.rows {
@@ -222,12 +222,12 @@ impl Emitter<'_> {
         }
     }
 
-    /// Whether there are registers for all pieces of the rows that are written: sources may stay in memory.
-    fn fits_side_by_side(&self, late: &[&Renamed]) -> bool {
+    /// How many pieces have registers for the rows that are written: sources may stay in memory.
+    fn late_side_by_side(&self, late: &[&Renamed]) -> usize {
         let mut rows: Vec<u16> = late.iter().map(|renamed| renamed.step.dst).collect();
         rows.sort_unstable();
         rows.dedup();
-        2 * rows.len() * self.g.pieces() <= self.g.wide.registers()
+        order::side_by_side(2 * rows.len(), self.g.pieces(), self.g.wide.registers(), 0)
     }
 
     fn accesses_of(&self, work: &Work<'_>) -> Vec<Access> {
