@@ -15,12 +15,14 @@ pub(crate) struct Fact {
     pub align: u8,
     /// Every value is below 2 to this power.
     pub bits: u8,
+    /// Whether the second 16 lanes have what the first have.
+    pub repeats: bool,
 }
 
 impl Fact {
-    pub(crate) const NOTHING: Fact = Fact { stride: 0, width: 0, align: 0, bits: 32 };
+    pub(crate) const NOTHING: Fact = Fact { stride: 0, width: 0, align: 0, bits: 32, repeats: false };
     /// The same unknown value in all lanes.
-    pub(crate) const UNIFORM: Fact = Fact { width: 5, ..Fact::NOTHING };
+    pub(crate) const UNIFORM: Fact = Fact { width: 5, repeats: true, ..Fact::NOTHING };
 
     /// The numbers of a workgroup's work-items as its waves' first register has them: 10 bits for each of the `asked`
     /// dimensions that matter. `None` where lanes of a wave have no common distance.
@@ -32,13 +34,18 @@ impl Fact {
         let bits = 32 - greatest.leading_zeros() as u8;
         let width = if y == 1 && z == 1 || x % 32 == 0 { 5 } else { x.trailing_zeros() as u8 };
         let is_whole = width == 5 || x.is_power_of_two();
-        (is_whole && width > 0).then_some(Fact { stride: 1, width, align: width, bits })
+        (is_whole && width > 0).then_some(Fact { stride: 1, width, align: width, bits, repeats: false })
     }
 
     pub(crate) fn constant(value: u32) -> Fact {
         // CAST: at most 32.
         let (align, bits) = (value.trailing_zeros() as u8, 32 - value.leading_zeros() as u8);
-        Fact { stride: 0, width: 5, align, bits }
+        Fact { align, bits, ..Fact::UNIFORM }
+    }
+
+    /// The same; it repeats if all groups begin with zero, the only multiple that is small enough.
+    fn tiled(self) -> Fact {
+        Fact { repeats: self.repeats || self.width <= 4 && self.align >= self.bits, ..self }
     }
 
     pub(crate) fn is_zero(self) -> bool {
@@ -91,7 +98,7 @@ impl Fact {
             (a, b) = (a.narrowed(0), b.narrowed(0));
         }
         let bits = if b.bits > a.bits { 32 } else { a.bits };
-        Fact { align: a.align.min(b.align), bits, ..a }
+        Fact { align: a.align.min(b.align), bits, repeats: a.repeats && b.repeats, ..a }
     }
 
     pub(crate) fn add(self, other: Fact) -> Fact {
@@ -100,13 +107,15 @@ impl Fact {
         let bits = (a.bits.max(b.bits) + 1).min(32);
         let bits = if a.is_zero() { b.bits } else { bits };
         let bits = if b.is_zero() { a.bits } else { bits };
-        Fact { stride: a.stride.wrapping_add(b.stride), width, align: a.align.min(b.align), bits }
+        let repeats = a.repeats && b.repeats;
+        Fact { stride: a.stride.wrapping_add(b.stride), width, align: a.align.min(b.align), bits, repeats }
     }
 
     pub(crate) fn subtract(self, other: Fact) -> Fact {
         let width = self.width.min(other.width);
         let (a, b) = (self.narrowed(width), other.narrowed(width));
-        Fact { stride: a.stride.wrapping_sub(b.stride), width, align: a.align.min(b.align), bits: 32 }
+        let (align, repeats) = (a.align.min(b.align), a.repeats && b.repeats);
+        Fact { stride: a.stride.wrapping_sub(b.stride), width, align, bits: 32, repeats }
     }
 
     /// The product; `value` is the other factor, if it is a constant.
@@ -122,7 +131,8 @@ impl Fact {
         if !a.is_uniform() || !b.is_uniform() {
             (a, b) = (a.narrowed(0), b.narrowed(0));
         }
-        Fact { stride: 0, width: a.width, align: (a.align + b.align).min(32), bits }
+        let repeats = a.repeats && b.repeats;
+        Fact { stride: 0, width: a.width, align: (a.align + b.align).min(32), bits, repeats }
     }
 
     pub(crate) fn shift_left(self, by: u32) -> Fact {
@@ -140,13 +150,13 @@ impl Fact {
         let bits = self.bits.saturating_sub(small);
         let group = self.groups(|low, _| low >> by);
         let align = if group.align == 32 { 32 } else { group.align.saturating_sub(small) };
-        Fact { align, bits, ..group }
+        Fact { align, bits, ..group }.tiled()
     }
 
     pub(crate) fn and(self, mask: u32) -> Fact {
         let of_mask = Fact::constant(mask);
         let group = self.groups(|low, _| low & mask);
-        Fact { align: group.align.max(of_mask.align), bits: self.bits.min(of_mask.bits), ..group }
+        Fact { align: group.align.max(of_mask.align), bits: self.bits.min(of_mask.bits), ..group }.tiled()
     }
 
     pub(crate) fn inclusive_or(self, other: Fact) -> Fact {
@@ -191,14 +201,14 @@ mod tests {
                     && (fact.bits == 32 || u64::from(x) < 1 << fact.bits)
             };
             aligned && group.iter().enumerate().all(apart)
-        })
+        }) && (!fact.repeats || lanes[..16] == lanes[16..])
     }
 
     prop_compose! {
         /// A fact, and lanes that it holds for.
         fn known()(
             width in 0u8..6, align in 0u8..=32, shift in 0u32..8, odd in 0u32..3, bits in 0u8..=32,
-            bases in proptest::array::uniform32(any::<u32>()),
+            bases in proptest::array::uniform32(any::<u32>()), again: bool,
         ) -> (Fact, [u32; 32]) {
             let stride = if width == 0 { 0 } else { odd << shift };
             let base = |group: usize| {
@@ -206,10 +216,11 @@ mod tests {
                 if bits == 32 { aligned } else { aligned & ((1u64 << bits) - 1) as u32 }
             };
             let lanes: [u32; 32] = std::array::from_fn(|lane| {
-                base(lane >> width).wrapping_add(stride.wrapping_mul(lane as u32 & ((1 << width) - 1)))
+                base(if again { lane & 15 } else { lane } >> width).wrapping_add(stride.wrapping_mul(lane as u32 & ((1 << width) - 1)))
             });
             let most = lanes.iter().map(|x| 32 - x.leading_zeros() as u8).max().unwrap();
-            (Fact { stride, width, align, bits: most.max(bits).min(32) }, lanes)
+            let repeats = lanes[..16] == lanes[16..];
+            (Fact { stride, width, align, bits: most.max(bits).min(32), repeats }, lanes)
         }
     }
 
@@ -248,8 +259,14 @@ mod tests {
     #[test]
     fn indices_of_tiles_are_recognised() {
         // The number of a work-item of 256, as a wave's first register has it.
-        let item = Fact { stride: 1, width: 5, align: 5, bits: 8 };
+        let item = Fact { stride: 1, width: 5, align: 5, bits: 8, repeats: false };
         assert_eq!((item.and(15).width, item.and(15).stride), (4, 1));
+        let column =
+            item.and(15).shift_left(4).add(Fact::constant(512)).inclusive_or(Fact::UNIFORM.shift_left(12));
+        assert_eq!(
+            [item, item.and(15), column, item.shift_right(4)].map(|fact| fact.repeats),
+            [false, true, true, false]
+        );
         assert_eq!((item.shift_right(4).width, item.shift_right(4).stride), (4, 0));
         assert_eq!((item.shift_right(5).width, item.shift_right(5).stride), (5, 0));
         let row = item.shift_left(4).and(0x1f0);

@@ -13,7 +13,7 @@ use super::asm::{RENAMED, context};
 use super::codes;
 use super::context::JitContext;
 use super::generator::{Emit, Gen};
-use super::regs::Piece;
+use super::regs::{Piece, Spill};
 use super::tiles;
 use super::transfer::Transfer;
 use crate::step::Step;
@@ -221,15 +221,38 @@ impl Division<'_> {
 }
 
 impl Gen {
+    /// Stores what was loaded for piece `c`, which registers still have, for piece `again` as well.
+    fn store_again(&mut self, s: &Step, t: &Transfer, c: usize, again: usize) {
+        for d in 0..t.parts * t.dwords {
+            let [from, to] = [c, again].map(|c| self.piece(s.dst, d, c));
+            if let Some(register) = self.regs.find(to) {
+                self.regs.free(register);
+            }
+            match self.regs.find(from) {
+                Some(register) => self.store(Spill { register, piece: to }),
+                None => {
+                    let register = self.hold(from);
+                    self.load(register, from);
+                    self.store(Spill { register, piece: to });
+                    self.regs.end_operation();
+                }
+            }
+        }
+    }
+
     /// Emits a run whose accesses have been checked.
     pub(super) fn products(&mut self, products: &Products) {
         let rows = context(std::mem::offset_of!(JitContext, renamed));
         self.asm.op2(Code::Mov_r64_rm64, RENAMED, rows);
         for Batch { loads, accumulations } in &products.batches {
             for (step, t) in loads {
-                for c in 0..self.pieces() {
+                let pieces = self.different_pieces(step, t);
+                for c in 0..pieces {
                     self.load_piece(step, t, c);
                     self.write_back(false);
+                    if pieces < self.pieces() {
+                        self.store_again(step, t, c, c + pieces);
+                    }
                 }
             }
             let accumulations: Vec<(&Step, Emit)> =

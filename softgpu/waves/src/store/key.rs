@@ -33,8 +33,9 @@ impl Key {
             number(&mut hasher, place as u64);
         }
         number(&mut hasher, mode.into());
-        let Fact { stride, width, align, bits } = items.unwrap_or(Fact::NOTHING);
-        for value in [items.is_some().into(), stride, width.into(), align.into(), bits.into()] {
+        let Fact { stride, width, align, bits, repeats } = items.unwrap_or(Fact::NOTHING);
+        for value in [items.is_some().into(), stride, width.into(), align.into(), bits.into(), repeats.into()]
+        {
             number(&mut hasher, value.into());
         }
         number(&mut hasher, program.shape.halves as u64);

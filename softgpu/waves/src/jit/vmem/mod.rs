@@ -13,6 +13,7 @@ mod wide;
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::asm::{HOT, Label, Sum, context, memory};
+use super::codes;
 use super::context::JitContext;
 use super::generator::{Access, Gen, Wide};
 use super::regs::Spill;
@@ -73,9 +74,17 @@ impl Gen {
     pub(super) fn transfer(&mut self, s: &Step, t: &Transfer, checks: &Checks, slow: Label) -> Vec<Spill> {
         let pattern = self.pattern(s, t);
         let dirty = self.check(s, t, checks, slow);
+        let pieces = self.different_pieces(s, t);
         for part in 0..t.parts {
-            for c in 0..self.pieces() {
+            for c in 0..pieces {
                 self.move_piece(s, t, pattern, part, c);
+                self.regs.end_operation();
+            }
+        }
+        for c in pieces..self.pieces() {
+            for d in 0..t.parts * t.dwords {
+                let from = self.piece_register(self.piece(s.dst, d, c - pieces));
+                self.finish(codes::MOVE, s.dst, d, c, &[from.into()]);
                 self.regs.end_operation();
             }
         }
@@ -84,6 +93,14 @@ impl Gen {
             self.addresses.forget(row..row + t.dwords * t.parts * halves, halves);
         }
         dirty
+    }
+
+    /// From which piece on an access gives lanes what it gave the first half (wave32): they have the same addresses in LDS.
+    pub(super) fn different_pieces(&self, s: &Step, t: &Transfer) -> usize {
+        let is_load = self.shape.halves == 1 && !t.store && t.space == Space::Lds;
+        let facts = self.facts.as_ref().filter(|_| is_load);
+        let repeats = facts.is_some_and(|facts| facts.of(s.src[0].index).repeats);
+        if repeats { self.pieces() / 2 } else { self.pieces() }
     }
 
     /// Loads piece `c`, which has been checked, and of whose address is known what was then.
