@@ -40,7 +40,7 @@ impl S3Server {
         let address =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a port");
         let mut command = Command::new(python());
-        command.args(["-I", "-m", "moto.server", "-H", "127.0.0.1", "-p", &address.port().to_string()]);
+        command.args(["-I", "-c", include_str!("s3_server.py"), &address.port().to_string()]);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the S3 server");
         let server = Self { process, address };
         wait_until("the S3 server's bucket", || {

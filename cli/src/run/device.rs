@@ -22,7 +22,7 @@ use crate::library::{LibraryError, OF_PROGRAMS, PRELOAD_VARIABLE, preloaded};
 use crate::output;
 
 /// How long softgpud may go on after the program: then processes of the run that have a device are left.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Why there is no device for a run.
 #[derive(Debug, Error)]
