@@ -59,6 +59,7 @@ pub(crate) struct Code<'a> {
     pub level: Level,
     pub shape: Shape,
     pub programs: Vec<Arc<Program>>,
+    /// For generated code.
     #[cfg(target_arch = "x86_64")]
     pub memory: Memory,
     pub engine: Engine,

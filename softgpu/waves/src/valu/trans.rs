@@ -20,7 +20,7 @@ pub(crate) const SHIFT_F32: f32 = 12_582_912.0;
 /// The least argument of an exponential whose result is no denormal, and the first whose result is infinite.
 pub(crate) const LEAST_EXPONENT: f32 = -126.0;
 pub(crate) const GREATEST_EXPONENT: f32 = 128.0;
-/// 2^r for |r| <= 1/2, as bits of f32: the polynomial of degree 7 with the least relative error (4e-9 * 2^-24) whose first coefficient
+/// 2^r for |r| <= 1/2, as bits of f32: the polynomial of degree 7 with the least relative error (0.004 * 2^-24) whose first coefficient
 /// is 1, its others rounded.
 pub(crate) const EXP2: [u32; 8] =
     [0x3F80_0000, 0x3F31_7218, 0x3E75_FDF0, 0x3D63_582B, 0x3C1D_950E, 0x3AAE_E029, 0x3922_1FCB, 0x3760_2404];
