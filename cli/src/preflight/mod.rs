@@ -29,7 +29,7 @@ mod tests;
 mod tree;
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -203,8 +203,10 @@ fn look(
     })
 }
 
-/// How often the tree of a `stasis run` is looked at while something stands in the way, and how long between two looks.
-const LOOKS: usize = 5;
+/// For how long the tree of a `stasis run` is looked at again while something stands in the way. On a busy machine a client may be
+/// in the middle of a call for some time.
+const LOOKING: Duration = Duration::from_secs(1);
+/// Between the first two looks; then twice as long each time.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// As [`look`], at the tree of a `stasis run`. A client has descriptors for moments, in calls to its device that a checkpoint lets
@@ -217,11 +219,10 @@ fn look_at_run(
 ) -> Result<Report, TreeError> {
     let look = || look((pid, &[]), flags, true, criu, Some(device.clone()));
     let mut report = look()?;
-    for _ in 1..LOOKS {
-        if report.possible {
-            break;
-        }
-        thread::sleep(BETWEEN_LOOKS);
+    let (begun, mut pause) = (Instant::now(), BETWEEN_LOOKS);
+    while !report.possible && begun.elapsed() < LOOKING {
+        thread::sleep(pause);
+        pause *= 2;
         let before = std::mem::replace(&mut report, look()?).findings;
         let is_refused = |finding: &Finding| finding.severity == Severity::Refused;
         report.findings.retain(|finding| !is_refused(finding) || before.contains(finding));

@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues of every kind.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::unistd::{Pid, gettid};
 use queues::pm4;
 use stasis::raw::{RawKind, RawOptions, RawQueue};
-use stasis::{Condition, CopyEngine, CopyError, WaitMode};
+use stasis::{Condition, CopyEngine, CopyError, Queue, WaitMode};
 
-use super::super::bench::{Bench, same};
+use super::super::bench::{Bench, Gpu, same};
 use super::super::probe::{Grade, Probe, Skip};
 
 /// Work-groups of the copied numbers: 16 KiB.
 const GROUPS: usize = 64;
 /// Queues at the same time.
 const QUEUES: usize = 8;
-/// Within this a thread is awake on a busy machine; one that nobody wakes looks after 5 s.
+/// Within this a thread is awake on a busy machine; one that nobody wakes looks 5 s after it fell asleep.
 const AWAKE: Duration = Duration::from_secs(2);
+/// Within this it has fallen asleep.
+const ASLEEP: Duration = Duration::from_secs(2);
+/// TIMEOUT: between two looks at whether it sleeps.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// How often it may be too late for that.
+const ATTEMPTS: u32 = 4;
 
 pub(super) const PROBES: [Probe; 5] = [
     Probe {
@@ -67,19 +75,60 @@ fn aql(bench: &Bench) -> Result<String> {
 
 fn interrupt(bench: &Bench) -> Result<String> {
     let gpu = bench.open()?;
-    let (queue, first, done) = (gpu.queue()?, gpu.signal()?, gpu.signal()?);
+    let queue = gpu.queue()?;
+    for _ in 0..ATTEMPTS {
+        if let Some(waited) = wakes(&gpu, &queue)? {
+            ensure!(waited < AWAKE, "nobody woke it: it looked by itself, after {waited:?}");
+            return Ok("woken".to_owned());
+        }
+    }
+    Err(Skip(format!("a thread that waits did not fall asleep within {ASLEEP:?}: the machine is too busy"))
+        .into())
+}
+
+/// For how long a thread that sleeps on a completion still waits from the moment when it may come. `None` if it was not soon asleep.
+fn wakes(gpu: &Gpu, queue: &Queue) -> Result<Option<Duration>> {
+    let (first, done) = (gpu.signal()?, gpu.signal()?);
     queue.barrier(&[&first], Some(&done))?;
+    let (tell, told) = mpsc::channel();
+    let started = Instant::now();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| done.wait(Condition::Equal(0), Some(gpu.patience), WaitMode::Blocked));
-        // Time to fall asleep; if it is not enough, less is tried.
-        std::thread::sleep(Duration::from_millis(20));
-        first.store(0)?;
+        let waits = scope.spawn(|| {
+            // The other end is there as long as this thread.
+            let _ = tell.send(gettid());
+            done.wait(Condition::Equal(0), Some(gpu.patience), WaitMode::Blocked)
+        });
+        let was_asleep = told.recv().is_ok_and(|thread| falls_asleep(thread, started));
+        let stored = first.store(0);
         let begun = Instant::now();
+        let is_in_time = begun - started < ASLEEP;
         waits.join().map_err(|_| anyhow::anyhow!("the thread that waited has panicked"))?.map(drop)?;
         let waited = begun.elapsed();
-        ensure!(waited < AWAKE, "nobody woke it: it looked by itself, after {waited:?}");
-        Ok("woken".to_owned())
+        stored?;
+        Ok((was_asleep && is_in_time).then_some(waited))
     })
+}
+
+/// Whether a thread of this process sleeps on and on before [`ASLEEP`] has passed since it was started.
+fn falls_asleep(thread: Pid, started: Instant) -> bool {
+    let mut before = None;
+    while started.elapsed() < ASLEEP {
+        let sleeps = sleeps(thread);
+        if sleeps.is_some() && sleeps == before {
+            return true;
+        }
+        before = sleeps;
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+    false
+}
+
+/// How often a thread that sleeps has fallen asleep so far (proc_pid_status(5)).
+fn sleeps(thread: Pid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    field("State:").filter(|state| state.starts_with('S'))?;
+    field("voluntary_ctxt_switches:")?.parse().ok()
 }
 
 fn pm4(bench: &Bench) -> Result<String> {
