@@ -209,7 +209,8 @@ impl Predecoded {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn steps_of(&self, index: usize) -> &[Step] {
         let pc = self.steps[index].pc;
-        let first = self.steps.partition_point(|s| s.pc < pc);
+        let before = self.steps[..index].iter().rev().take_while(|s| s.pc == pc).count();
+        let first = index - before;
         let count = self.steps[first..].iter().take_while(|s| s.pc == pc).count();
         &self.steps[first..first + count]
     }

@@ -22,7 +22,7 @@ pub(super) const CONTEXT: Register = Register::R13;
 /// The constants.
 pub(super) const POOL: Register = Register::R14;
 /// Bits of lane masks whose pieces are emitted one after the other (`masks.rs`).
-pub(super) const GATHERED: [Register; 1] = [Register::R8D];
+pub(super) const GATHERED: Register = Register::R8D;
 /// Rows of renamed registers; only in code for several turns of a loop.
 pub(super) const RENAMED: Register = Register::R11;
 /// The control's state byte.

@@ -12,7 +12,7 @@ use super::asm::Label;
 use super::emit::Emitter;
 use super::exits::Cold;
 use super::flow::{self, Item, Unit};
-use super::generator::{Access, next_accesses};
+use super::generator::{Accesses, next_accesses};
 use super::lane_masks::LaneMasks;
 use super::regs::Spill;
 use super::{lane, lane_scalars, masks, scalar};
@@ -164,12 +164,12 @@ impl Emitter<'_> {
     /// second one can be entered, and what has to be loaded.
     fn chain_variant(&mut self, links: &[Link], masked: bool) -> Vec<Change> {
         let list = self.chain_work(links, masked);
-        let accesses: Vec<Vec<Access>> = list
+        let accesses: Vec<Accesses> = list
             .iter()
             .map(|work| match work {
                 Work::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
                 Work::Scalar(item) => lane_scalars::accesses(&self.g, &self.program.steps[item.index]),
-                Work::Exit(_) | Work::Head(_) => Vec::new(),
+                Work::Exit(_) | Work::Head(_) => Accesses::new(),
             })
             .collect();
         let changes_exec = |work: &Work| match work {
@@ -214,13 +214,8 @@ impl Emitter<'_> {
                 piece = usize::MAX;
             }
         }
-        let is_last =
-            list.iter().rev().map_while(|work| if let Work::Scalar(item) = work { Some(item) } else { None });
-        if is_last.into_iter().any(|item| self.gives_rows_back(item)) {
-            self.g.forget_rows();
-        }
-        self.g.write_back(true);
-        self.g.masked = false;
+        let scalars = |work| if let &Work::Scalar(item) = work { Some(item) } else { None };
+        self.end_variant(list.iter().rev().map_while(scalars));
         self.g.lane_masks = LaneMasks::default();
         places
     }

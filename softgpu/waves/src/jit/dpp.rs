@@ -8,11 +8,12 @@
 //! value, from the DPP control and EXEC ([`FLAG_DPP_MASK`]).
 
 use iced_x86::{Code, Register};
+use smallvec::smallvec;
 
 use super::codes;
 use super::dpp_avx2;
 use super::floats::Floats;
-use super::generator::{Access, Emit, Gen, Wide};
+use super::generator::{Access, Accesses, Emit, Gen, Wide};
 use super::lane;
 use crate::step::{FLAG_DPP_MASK, Step};
 use crate::valu::cross::{self, DPP_BOUND_CTRL, DPP_FETCH_INACTIVE, DPP8};
@@ -192,13 +193,13 @@ fn under(floats: Floats) -> Emit {
 }
 
 /// What the steps before and after the operation access for piece `c`.
-pub(super) fn accesses(g: &Gen, s: &Step, c: usize) -> Vec<Access> {
+pub(super) fn accesses(g: &Gen, s: &Step, c: usize) -> Accesses {
     if !s.src[0].is_vgpr() {
-        return Vec::new();
+        return Accesses::new();
     }
     // All lanes are written.
     let access = |row: u16, overwrites| Access { piece: g.piece(row, 0, c), overwrites };
-    let mut list = vec![access(s.src[0].index, false), access(s.dst, true)];
+    let mut list: Accesses = smallvec![access(s.src[0].index, false), access(s.dst, true)];
     if g.wide == Wide::Y && dpp_avx2::crosses(s) {
         list.push(Access { piece: g.piece(s.src[0].index, 0, c ^ 1), overwrites: false });
     }

@@ -6,6 +6,7 @@
 //! its destination.
 
 use iced_x86::{Code, MemoryOperand, Register};
+use smallvec::SmallVec;
 
 use super::analysis::Facts;
 use super::asm::{Arg, Asm, RENAMED, ROW_BIAS, ROWS, memory};
@@ -55,6 +56,12 @@ pub(super) struct Access {
     pub overwrites: bool,
 }
 
+/// Those of one operation; most have few.
+pub(super) type Accesses = SmallVec<[Access; 6]>;
+
+/// The same, each with the position of the next access to its piece, and whether that overwrites it.
+pub(super) type NextAccesses = SmallVec<[(Access, u32, bool); 6]>;
+
 /// Emits a step for one piece.
 pub(super) type Emit = fn(&mut Gen, &Step, usize);
 
@@ -76,8 +83,8 @@ pub(super) struct Gen {
     pub addresses: Addresses,
     /// The rows of which the first lane is known.
     pub steady: Vec<Steady>,
-    /// What the registers for bits of lane masks have (AVX2).
-    pub gathered: [Option<Gathered>; 1],
+    /// What [`GATHERED`](super::asm::GATHERED) has (AVX2).
+    pub gathered: Option<Gathered>,
     /// What the context has of lane masks (AVX2).
     pub lane_masks: LaneMasks,
     /// Functions that are called.
@@ -104,7 +111,7 @@ impl Gen {
             facts: None,
             addresses: Addresses::default(),
             steady: Vec::new(),
-            gathered: [None; 1],
+            gathered: None,
             lane_masks: LaneMasks::default(),
             shared: Vec::new(),
             checked: 0,
@@ -288,12 +295,12 @@ impl Gen {
 /// For every access of a list of operations: when its piece is accessed next, and whether that overwrites it before an
 /// operation at which the run may be left.
 pub(super) fn next_accesses(
-    list: &[Vec<Access>],
+    list: &[Accesses],
     pieces: usize,
     leaves: impl Fn(usize) -> bool,
-) -> Vec<Vec<(Access, u32, bool)>> {
+) -> Vec<NextAccesses> {
     let mut seen = vec![(NEVER, false); pieces];
-    let mut result: Vec<Vec<(Access, u32, bool)>> = Vec::with_capacity(list.len());
+    let mut result: Vec<NextAccesses> = Vec::with_capacity(list.len());
     for (position, accesses) in list.iter().enumerate().rev() {
         result.push(
             accesses

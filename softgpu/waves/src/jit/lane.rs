@@ -16,7 +16,7 @@ use super::convert;
 use super::dpp;
 use super::extremes;
 use super::floats::Floats;
-use super::generator::{Access, Emit, Gen, Wide};
+use super::generator::{Access, Accesses, Emit, Gen, Wide};
 use super::integer;
 use super::mix;
 use super::permute_rows;
@@ -227,13 +227,13 @@ pub(super) fn keeps_destination(step: &Step) -> bool {
 }
 
 /// What `step` accesses when it is emitted for piece `c`. A masked write keeps old lanes, so it is a read as well.
-pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Access> {
+pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Accesses {
     let Some(op) = step.op else { return dpp::accesses(g, step, c) };
     if permute_rows::is_one(step) {
         return permute_rows::accesses(g, step, c, masked);
     }
     let row = info(op);
-    let mut list = Vec::with_capacity(6);
+    let mut list = Accesses::new();
     let dwords = |slot: &softgpu_isa::Slot| slot.ty.dwords() as usize;
     for (k, src) in step.src.iter().enumerate().filter(|(_, s)| s.is_vgpr()) {
         // The accumulator has no slot of its own.

@@ -9,7 +9,7 @@ use iced_x86::Code;
 use softgpu_isa::Op;
 
 use super::asm::{ROW_BIAS, ROWS};
-use super::generator::{Access, Gen};
+use super::generator::{Access, Accesses, Gen};
 use super::scalar::{A as VALUE, B as LANE, B64, known, load, place};
 use super::transfer::at;
 use crate::step::{Kind, Step};
@@ -38,8 +38,8 @@ pub(super) fn writes_row(step: &Step) -> bool {
 }
 
 /// The pieces that have to be in memory.
-pub(super) fn accesses(g: &Gen, step: &Step) -> Vec<Access> {
-    let Some(row) = row_of(step) else { return Vec::new() };
+pub(super) fn accesses(g: &Gen, step: &Step) -> Accesses {
+    let Some(row) = row_of(step) else { return Accesses::new() };
     (0..g.pieces()).map(|c| Access { piece: g.piece(row, 0, c), overwrites: false }).collect()
 }
 

@@ -16,7 +16,7 @@ use crate::wave::EXEC;
 /// The mask registers that keep scalars' bits for the two pieces of a wave32 (AVX-512); before them are the EXEC masks.
 const KEPT: Register = Register::K3;
 
-/// What a register of [`GATHERED`] has: the bits of a scalar mask for the pieces of a dword in front of the next one. It is good while
+/// What [`GATHERED`] has: the bits of a scalar mask for the pieces of a dword in front of the next one. It is good while
 /// there was neither a label nor a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gathered {
@@ -35,15 +35,6 @@ pub(super) fn left_in(step: &Step) -> Option<u16> {
         Some(Op::S_AND_B32) if step.dst as usize == EXEC && is_exec(a) => scalar(b),
         Some(Op::S_AND_B32) if step.dst as usize == EXEC && is_exec(b) => scalar(a),
         _ => None,
-    }
-}
-
-/// The lowest byte of EAX or of one of [`GATHERED`].
-fn low_byte(register: Register) -> Register {
-    match GATHERED.iter().position(|gathered| *gathered == register) {
-        // CAST: at most two.
-        Some(n) => Register::R8L + n as u32,
-        None => Register::AL,
     }
 }
 
@@ -132,7 +123,7 @@ impl Gen {
     }
 
     /// Writes lane mask `from` (all ones or zeros a lane), or its opposite if `inverted`, as bits under EXEC (AVX2).
-    /// EAX, ECX and one of [`GATHERED`] are overwritten. If `from` is a temporary, it has what was written, and is kept.
+    /// EAX, ECX and [`GATHERED`] are overwritten. If `from` is a temporary, it has what was written, and is kept.
     pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register, inverted: bool) {
         if self.masked {
             let code = if inverted { codes::AND_NOT_Y } else { codes::AND.y };
@@ -151,25 +142,25 @@ impl Gen {
     /// Writes the sign bits of a piece's lanes to scalar mask `index` (AVX2). The last of four pieces writes the dword of all: a load
     /// after four smaller stores would wait until all have left the store buffer.
     fn bits_out(&mut self, index: u16, c: usize, from: Register) {
-        let gathered = self.gathered_before(index, c);
+        let is_gathered = self.is_gathered(index, c);
         let place = self.mask_place(index, c);
-        let to = match gathered {
-            Some(n) if c.is_multiple_of(4) => GATHERED[n],
-            _ => Register::EAX,
+        let (to, low_byte) = match is_gathered && c.is_multiple_of(4) {
+            true => (GATHERED, Register::R8L),
+            false => (Register::EAX, Register::AL),
         };
         self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, to, from);
         if c % 4 != 3 {
-            self.asm.op2(Code::Mov_rm8_r8, place, low_byte(to));
+            self.asm.op2(Code::Mov_rm8_r8, place, low_byte);
         }
         // CAST: at most 24.
         let shift = 8 * (c % 4) as i32;
-        match (c % 4, gathered) {
-            (0, _) => {}
-            (_, Some(n)) => {
+        match c % 4 {
+            0 => {}
+            _ if is_gathered => {
                 self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, shift);
-                self.asm.op2(Code::Or_r32_rm32, GATHERED[n], Register::EAX);
+                self.asm.op2(Code::Or_r32_rm32, GATHERED, Register::EAX);
             }
-            (3, None) => {
+            3 => {
                 self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, shift);
                 for before in 1..=3 {
                     let place = self.mask_place(index, c - before);
@@ -180,29 +171,28 @@ impl Gen {
                     self.asm.op2(Code::Or_r32_rm32, Register::EAX, Register::ECX);
                 }
             }
-            (_, None) => {}
+            _ => {}
         }
         if c % 4 == 3 {
             let place = self.mask_place(index, c - 3);
-            self.asm.op2(Code::Mov_rm32_r32, place, gathered.map_or(Register::EAX, |n| GATHERED[n]));
+            self.asm.op2(Code::Mov_rm32_r32, place, if is_gathered { GATHERED } else { Register::EAX });
         }
     }
 
-    /// The one of [`GATHERED`] that has the pieces in front of piece `c` of a dword of scalar mask `index`, and is to have piece `c`,
-    /// too. One is found for a first piece.
-    fn gathered_before(&mut self, index: u16, c: usize) -> Option<usize> {
+    /// Whether [`GATHERED`] has the pieces in front of piece `c` of a dword of scalar mask `index`, and is to have piece `c`, too. A
+    /// first piece gets it unless another mask is being gathered.
+    fn is_gathered(&mut self, index: u16, c: usize) -> bool {
         let interruptions = self.asm.interruptions();
-        for one in &mut self.gathered {
-            *one = one.filter(|g| g.interruptions == interruptions && (g.index != index || g.next == c));
+        let is_good = |g: &Gathered| g.interruptions == interruptions && (g.index != index || g.next == c);
+        self.gathered = self.gathered.filter(is_good);
+        let is_gathered = match &self.gathered {
+            Some(g) => g.index == index,
+            None => c.is_multiple_of(4),
+        };
+        if is_gathered {
+            self.gathered = (c % 4 != 3).then_some(Gathered { index, next: c + 1, interruptions });
         }
-        if c.is_multiple_of(4) {
-            let n = self.gathered.iter().position(Option::is_none)?;
-            self.gathered[n] = Some(Gathered { index, next: c + 1, interruptions });
-            return Some(n);
-        }
-        let n = self.gathered.iter().position(|g| g.is_some_and(|g| g.index == index))?;
-        self.gathered[n] = (c % 4 != 3).then_some(Gathered { index, next: c + 1, interruptions });
-        Some(n)
+        is_gathered
     }
 
     /// `to = mask ? b : a` in each lane (AVX2).

@@ -9,7 +9,7 @@ use softgpu_isa::Op;
 
 use super::asm::Arg;
 use super::codes;
-use super::generator::{Access, Emit, Gen, Wide};
+use super::generator::{Access, Accesses, Emit, Gen, Wide};
 use crate::step::{Kind, Src, Step};
 use crate::wave::EXEC;
 
@@ -29,9 +29,9 @@ pub(super) fn is_one(step: &Step) -> bool {
 }
 
 /// What a step accesses when it is emitted for piece `c`: everything with the first of 32 lanes.
-pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Access> {
+pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Accesses {
     if !c.is_multiple_of(g.per_row()) {
-        return Vec::new();
+        return Accesses::new();
     }
     let row = |row: u16, overwrites| {
         (c..c + g.per_row()).map(move |c| Access { piece: g.piece(row, 0, c), overwrites })

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use super::asm::Label;
 use super::emit::Emitter;
 use super::flow::{Item, Unit, What};
-use super::generator::{Access, next_accesses};
+use super::generator::{Accesses, next_accesses};
 use super::order;
 use super::products::{Part, Products};
 use super::region::SPARE;
@@ -143,7 +143,7 @@ impl Emitter<'_> {
         }
         let order = if live + SPARE <= registers { late } else { work };
         let list = order::by_pieces(&order, pieces, order::side_by_side(live, pieces, registers, MORE));
-        let accesses: Vec<Vec<Access>> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
+        let accesses: Vec<Accesses> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
         let accesses = next_accesses(&accesses, self.g.all_pieces(), |_| false);
         for ((w, c), accesses) in list.iter().zip(&accesses) {
             let step = &self.program.steps[w.item().index];
@@ -224,7 +224,7 @@ impl Emitter<'_> {
 
     /// Most pieces that are read later at any point of `work`, of those with the same lanes.
     fn live(&self, work: &[Work]) -> usize {
-        let list: Vec<Vec<Access>> = work.iter().map(|w| self.accesses_of_piece(w, 0)).collect();
+        let list: Vec<Accesses> = work.iter().map(|w| self.accesses_of_piece(w, 0)).collect();
         let mut live = HashSet::new();
         let mut most = 0;
         for accesses in list.iter().rev() {
@@ -237,7 +237,7 @@ impl Emitter<'_> {
         most
     }
 
-    fn accesses_of_piece(&self, w: &Work, c: usize) -> Vec<Access> {
+    fn accesses_of_piece(&self, w: &Work, c: usize) -> Accesses {
         let step = &self.program.steps[w.item().index];
         match w {
             Work::Lane(_) => lane::accesses(&self.g, step, c, false),

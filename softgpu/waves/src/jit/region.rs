@@ -12,7 +12,7 @@ use super::asm::Label;
 use super::emit::Emitter;
 use super::exits::Cold;
 use super::flow::{self, Item, Unit, What};
-use super::generator::{Access, Wide, next_accesses};
+use super::generator::{Access, Accesses, NextAccesses, Wide, next_accesses};
 use super::order;
 use super::progressions::is_split;
 use super::regs::Piece;
@@ -210,8 +210,8 @@ impl Emitter<'_> {
         self.g.lane_masks.forget(item.touch.written_scalars());
     }
 
-    pub(super) fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
-        let list: Vec<Vec<Access>> = micros
+    pub(super) fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<NextAccesses> {
+        let list: Vec<Accesses> = micros
             .iter()
             .map(|m| match m {
                 Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
@@ -226,7 +226,7 @@ impl Emitter<'_> {
     }
 
     /// Those of a step that is done for all pieces at once, by the first lane.
-    pub(super) fn accesses_of_all(&self, step: &Step) -> Vec<Access> {
+    pub(super) fn accesses_of_all(&self, step: &Step) -> Accesses {
         let of_piece = |c: usize| {
             let mut list = lane::accesses(&self.g, step, c, false);
             if is_split(step) {
@@ -271,7 +271,7 @@ impl Emitter<'_> {
                         let pieces = self.g.pieces();
                         for c in 0..pieces {
                             let of_piece = accesses.iter().filter(|a| a.0.piece as usize % pieces == c);
-                            let of_piece: Vec<_> = of_piece.copied().collect();
+                            let of_piece: NextAccesses = of_piece.copied().collect();
                             self.settled_lane(item, c, &mut piece, &of_piece);
                         }
                     }
@@ -364,18 +364,23 @@ impl Emitter<'_> {
             self.g.facts.clone_from(&self.facts);
         }
         self.operations(micros, masked);
-        let is_last =
-            micros.iter().rev().map_while(|m| if let Micro::Scalar(item) = m { Some(item) } else { None });
-        if is_last.into_iter().any(|item| self.gives_rows_back(item)) {
+        let scalars = |m| if let &Micro::Scalar(item) = m { Some(item) } else { None };
+        self.end_variant(micros.iter().rev().map_while(scalars));
+        self.g.facts = None;
+    }
+
+    /// Behind a variant's operations, of which these are the last ones, in reverse order: what registers have goes to memory, unless
+    /// one of them gives it back.
+    pub(super) fn end_variant(&mut self, mut last_scalars: impl Iterator<Item = Item>) {
+        if last_scalars.any(|item| self.gives_rows_back(&item)) {
             self.g.forget_rows();
         }
         self.g.write_back(true);
         self.g.masked = false;
-        self.g.facts = None;
     }
 
     /// Whether a wave gives its VGPRs back by this step, and ends by the next one: what they have is of no use any more.
-    pub(super) fn gives_rows_back(&self, item: &Item) -> bool {
+    fn gives_rows_back(&self, item: &Item) -> bool {
         let [step, next] = [item.index, item.index + 1].map(|index| self.program.steps.get(index));
         let op = |step: Option<&Step>| step.and_then(|step| step.op);
         op(next) == Some(Op::S_ENDPGM)

@@ -10,7 +10,7 @@ use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::asm::{RENAMED, ROWS};
-use super::generator::{Access, Emit, Gen, next_accesses};
+use super::generator::{Accesses, Emit, Gen, next_accesses};
 use super::lane;
 use super::regs::Piece;
 use crate::step::{Kind, Step};
@@ -53,7 +53,7 @@ impl Gen {
     /// at hand.
     pub(super) fn for_all_pieces(&mut self, operations: &[(&Step, Emit)]) {
         self.write_back(true);
-        let accesses: Vec<Vec<Access>> =
+        let accesses: Vec<Accesses> =
             operations.iter().map(|(step, _)| lane::accesses(self, step, 0, false)).collect();
         let accesses = next_accesses(&accesses, self.all_pieces(), |_| false);
         // CAST: at most 8.

@@ -5,6 +5,7 @@
 //! access is not what was expected, the loop goes on one turn at a time, as without this code.
 
 use iced_x86::{Code, Register};
+use smallvec::smallvec;
 use softgpu_isa::Op;
 
 use super::analysis::Facts;
@@ -13,7 +14,7 @@ use super::codes;
 use super::context::JitContext;
 use super::copies::{self, Body, Copies, How, Renamed};
 use super::emit::Emitter;
-use super::generator::{Access, next_accesses};
+use super::generator::{Access, Accesses, next_accesses};
 use super::order;
 use super::progressions::{Progression, as_one_sum, is_split};
 use super::tiles;
@@ -174,7 +175,7 @@ impl Emitter<'_> {
         for &(to, from) in &copies.rows {
             list.extend((0..self.g.pieces()).map(|c| Work::Move(to, from, c)));
         }
-        let accesses: Vec<Vec<Access>> = list.iter().map(|work| self.accesses_of(work)).collect();
+        let accesses: Vec<Accesses> = list.iter().map(|work| self.accesses_of(work)).collect();
         let accesses = next_accesses(&accesses, self.g.all_pieces(), |_| false);
         for (work, accesses) in list.iter().zip(&accesses) {
             match work {
@@ -230,7 +231,7 @@ impl Emitter<'_> {
         order::side_by_side(2 * rows.len(), self.g.pieces(), self.g.wide.registers(), 0)
     }
 
-    fn accesses_of(&self, work: &Work<'_>) -> Vec<Access> {
+    fn accesses_of(&self, work: &Work<'_>) -> Accesses {
         match work {
             Work::Early(renamed, c) | Work::Late(renamed, c) => {
                 lane::accesses(&self.g, &renamed.step, *c, false)
@@ -240,16 +241,16 @@ impl Emitter<'_> {
                 steps.flat_map(|renamed| self.accesses_of_all(&renamed.step)).collect()
             }
             Work::Tiles(operations) => {
-                let mut accesses: Vec<Access> =
+                let mut accesses: Accesses =
                     operations.iter().flat_map(|renamed| self.accesses_of_all(&renamed.step)).collect();
                 accesses.iter_mut().for_each(|access| access.overwrites = false);
                 accesses
             }
             Work::Load(renamed) => match renamed.how {
                 How::Load(t) => vmem::accesses(&self.g, &renamed.step, &t, false),
-                How::Lane(_) => Vec::new(),
+                How::Lane(_) => Accesses::new(),
             },
-            Work::Move(to, from, c) => vec![
+            Work::Move(to, from, c) => smallvec![
                 Access { piece: self.g.piece(*from, 0, *c), overwrites: false },
                 Access { piece: self.g.piece(*to, 0, *c), overwrites: true },
             ],

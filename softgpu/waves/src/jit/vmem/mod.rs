@@ -15,7 +15,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::asm::{HOT, Label, Sum, context, memory};
 use super::codes;
 use super::context::JitContext;
-use super::generator::{Access, Gen, Wide};
+use super::generator::{Access, Accesses, Gen, Wide};
 use super::regs::Spill;
 use super::transfer::{Checks, Offsets, Outlined, Scattered, Space, Transfer, address_dwords, at};
 use crate::env::Hot;
@@ -24,8 +24,8 @@ use crate::step::Step;
 use address::{Pattern, TOO_FAR_BIT, places};
 
 /// The VGPR pieces that the access reads and writes.
-pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<Access> {
-    let mut list = Vec::new();
+pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Accesses {
+    let mut list = Accesses::new();
     for c in 0..g.pieces() {
         for d in 0..address_dwords(step, t) {
             list.push(Access { piece: g.piece(step.src[0].index, d, c), overwrites: false });
@@ -44,7 +44,7 @@ pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<
 }
 
 /// The pieces that a load writes for piece `c`.
-pub(super) fn loaded(g: &Gen, step: &Step, t: &Transfer, c: usize) -> Vec<Access> {
+pub(super) fn loaded(g: &Gen, step: &Step, t: &Transfer, c: usize) -> Accesses {
     let dwords = 0..t.parts * t.dwords;
     dwords.map(|d| Access { piece: g.piece(step.dst, d, c), overwrites: true }).collect()
 }
