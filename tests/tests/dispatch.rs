@@ -297,7 +297,7 @@ fn setting_that_means_nothing_is_told_by_who_started_the_device() {
         command.env("STASIS_SOFTGPU_INSTANCE", instance).env(name, value).output().unwrap()
     };
     for (name, value, accepted) in [
-        ("SOFTGPU_ENGINE", "jitt", "interp, jit or auto"),
+        ("SOFTGPU_ENGINE", "jitt", "interp, jit, quick or auto"),
         ("SOFTGPU_CPU", "avx", "baseline, avx2 or avx512"),
         ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 (the default) or fixed"),
         ("SOFTGPU_TRACE", "/tmp/trace", "FILE:INSTRUCTIONS"),

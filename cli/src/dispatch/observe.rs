@@ -40,6 +40,8 @@ pub enum Engine {
     Interp,
     /// Generated code.
     Jit,
+    /// Code that is generated in less time, and slower.
+    Quick,
     /// The interpreter until generating code pays.
     Auto,
 }
@@ -49,6 +51,7 @@ impl Engine {
         match self {
             Self::Interp => "interp",
             Self::Jit => "jit",
+            Self::Quick => "quick",
             Self::Auto => "auto",
         }
     }

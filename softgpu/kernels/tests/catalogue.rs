@@ -11,7 +11,7 @@ fn check(name: &str, size: WaveSize) {
     let case = case(name).unwrap_or_else(|| panic!("no case {name}"));
     let problem = (case.problem)(size);
     let want = Host::new(size).expect("host library").run(&problem).expect("host run");
-    for engine in [softgpu_waves::Engine::Interp, softgpu_waves::Engine::Jit] {
+    for engine in [softgpu_waves::Engine::Interp, softgpu_waves::Engine::Jit, softgpu_waves::Engine::Quick] {
         let device = Device::with_engine(size, 2, engine).expect("device");
         let got = Engine::run(&device, &problem).unwrap_or_else(|e| panic!("{name}, {engine:?}: {e}"));
         problem.compare(&got, &want).unwrap_or_else(|e| panic!("{engine:?}: {e}"));

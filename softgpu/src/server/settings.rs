@@ -42,8 +42,8 @@ struct Setting {
 const KNOWN: [Setting; 11] = [
     Setting {
         name: "SOFTGPU_ENGINE",
-        accepted: "interp, jit or auto (the default)",
-        means: |value| matches!(value, "interp" | "jit" | "auto"),
+        accepted: "interp, jit, quick or auto (the default)",
+        means: |value| matches!(value, "interp" | "jit" | "quick" | "auto"),
     },
     Setting {
         name: "SOFTGPU_CPU",
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn values_that_mean_nothing_are_refused_with_what_would() {
         for (name, value, accepted) in [
-            ("SOFTGPU_ENGINE", "JIT", "interp, jit or auto"),
+            ("SOFTGPU_ENGINE", "JIT", "interp, jit, quick or auto"),
             ("SOFTGPU_CPU", "avx", "baseline, avx2 or avx512"),
             ("SOFTGPU_CACHE", "on", "off, or the name of a directory"),
             ("SOFTGPU_CACHE", "/", "off, or the name of a directory"),

@@ -74,7 +74,7 @@ fn run_with_engine(
 fn runs_generated(p: &Arc<Program>, code: &Code<'_>, waves: &Waves<'_>) -> bool {
     match code.engine {
         Engine::Interp => false,
-        Engine::Jit => true,
+        Engine::Jit | Engine::Quick => true,
         Engine::Auto => p.has_code(code.level, &waves.all[waves.current]),
     }
 }

@@ -111,6 +111,10 @@ fn run_program(
             match active.enter(env, ip) {
                 Left::Flow(flow, index) => (flow, index),
                 Left::Interpret(index) => interpret(active.wave(), env, program, compiled, index),
+                Left::Lanes(index) => {
+                    program.count_left();
+                    interpret(active.wave(), env, program, compiled, index)
+                }
                 Left::Interrupted(index) => {
                     place(active.wave(), program, index);
                     return Some(WaveStop::Interrupted);

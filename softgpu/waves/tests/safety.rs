@@ -9,7 +9,7 @@ use common::{CODE_BYTES, Device};
 use softgpu_kernels::{Array, Assembly, Shape, WaveSize};
 use softgpu_waves::{Control, Engine, Launch, Outcome, Workers};
 
-const ENGINES: [Engine; 2] = [Engine::Interp, Engine::Jit];
+const ENGINES: [Engine; 3] = [Engine::Interp, Engine::Jit, Engine::Quick];
 /// Eight waves.
 const SHAPE: Shape = Shape { size: WaveSize::W32, items: 256, workgroup: 256, lds_bytes: 1024 };
 

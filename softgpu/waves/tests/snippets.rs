@@ -39,7 +39,7 @@ fn both_engines_take_words_of_later_compilers() {
     // v_ldexp_f32 v3, v3, v8 and v_lshlrev_b64 v[4:5], 2, v[0:1] with the inline constant 0 where the third source would be.
     let text = "v_cvt_f32_u32 v3, v0\nv_mov_b32 v8, 3\n.long 0xd71c0003, 0x02021103\nv_cvt_u32_f32 v1, v3\n\
                 v_mov_b32 v2, v1\nv_mov_b32 v1, 0\n.long 0xd73c0004, 0x02020082\nv_add_nc_u32 v1, v2, v4";
-    for engine in [Engine::Interp, Engine::Jit] {
+    for engine in [Engine::Interp, Engine::Jit, Engine::Quick] {
         let device = Device::with_workers(Workers::with_engine(1, engine));
         assert_eq!(run_on(&device, text, true), lanes(|i| 8 * i + 4 * i), "{}", engine.name());
     }

@@ -59,7 +59,7 @@ fn check(kernels: &HashMap<String, Compiled>, problem: Problem, changed: usize, 
     let kernel = &kernels[problem.kernel];
     // Triton passes two more pointers, to scratch of its own that these kernels do not use.
     let problem = problem.dynamic_lds(kernel.lds).with(&[0u64; 2]).with(&[0u64; 2]);
-    for engine in [softgpu_waves::Engine::Interp, softgpu_waves::Engine::Jit] {
+    for engine in [softgpu_waves::Engine::Interp, softgpu_waves::Engine::Jit, softgpu_waves::Engine::Quick] {
         let device = Device::with_code(&kernel.code, 2, engine).expect("device");
         let got = device.run(&problem).unwrap_or_else(|e| panic!("{}, {engine:?}: {e}", problem.kernel));
         let mut wanted = got.clone();

@@ -29,6 +29,8 @@ pub(super) enum Link {
     Exit(Item),
     /// The head of the next block, by its number.
     Head(usize),
+    /// Quick code is left in front of this step unless all lanes are active.
+    Test(usize),
 }
 
 impl Link {
@@ -42,6 +44,7 @@ impl Link {
             Link::Unit(Unit::Lanes(items)) => items.last().is_some_and(|item| item.touch.writes_exec()),
             Link::Unit(Unit::One(item)) => item.touch.writes_exec(),
             Link::Exit(_) | Link::Head(_) => true,
+            Link::Test(_) => false,
         }
     }
 }
@@ -65,6 +68,7 @@ enum Work {
     Scalar(Item),
     Exit(Item),
     Head(usize),
+    Test(usize),
 }
 
 /// A place behind a change of EXEC.
@@ -128,6 +132,10 @@ impl Emitter<'_> {
                     self.region(std::mem::take(&mut region));
                     self.enter(block);
                 }
+                Link::Test(step) => {
+                    self.region(std::mem::take(&mut region));
+                    self.leave_unless_all_lanes(step);
+                }
             }
         }
         self.region(region);
@@ -140,6 +148,10 @@ impl Emitter<'_> {
 
     /// Emits a chain: for all lanes active, which is looked at after every change of EXEC, and for any.
     fn chain(&mut self, links: &[Link]) {
+        if self.is_quick() {
+            self.chain_variant(links, false);
+            return;
+        }
         let (any, over) = (self.g.asm.label(), self.g.asm.label());
         self.test_all_lanes(any);
         let facts = self.facts.clone();
@@ -169,16 +181,17 @@ impl Emitter<'_> {
             .map(|work| match work {
                 Work::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
                 Work::Scalar(item) => lane_scalars::accesses(&self.g, &self.program.steps[item.index]),
-                Work::Exit(_) | Work::Head(_) => Accesses::new(),
+                Work::Exit(_) | Work::Head(_) | Work::Test(_) => Accesses::new(),
             })
             .collect();
         let changes_exec = |work: &Work| match work {
             Work::Lane(item, c) => item.touch.writes_exec() && c + 1 == self.g.pieces(),
             Work::Scalar(item) => item.touch.writes_exec(),
-            Work::Exit(_) | Work::Head(_) => false,
+            Work::Exit(_) | Work::Head(_) | Work::Test(_) => false,
         };
         let changes: Vec<bool> = list.iter().map(changes_exec).collect();
-        let leaves = |position: usize| changes[position] || matches!(list[position], Work::Exit(_));
+        let is_exit = |work: &Work| matches!(work, Work::Exit(_) | Work::Test(_));
+        let leaves = |position: usize| changes[position] || is_exit(&list[position]);
         let accesses = next_accesses(&accesses, self.g.all_pieces(), leaves);
         self.g.addresses.clear();
         self.g.masked = masked;
@@ -208,8 +221,9 @@ impl Emitter<'_> {
                 }
                 Work::Exit(item) => self.exit(item),
                 Work::Head(block) => self.enter(*block),
+                Work::Test(step) => self.leave_unless_all_lanes(*step),
             }
-            if *changes_exec {
+            if *changes_exec && !self.is_quick() {
                 places.push(self.changed(masked, has_masks));
                 piece = usize::MAX;
             }
@@ -264,6 +278,7 @@ impl Emitter<'_> {
                 }
                 Link::Exit(item) => list.push(Work::Exit(*item)),
                 Link::Head(block) => list.push(Work::Head(*block)),
+                Link::Test(step) => list.push(Work::Test(*step)),
             }
         }
         list

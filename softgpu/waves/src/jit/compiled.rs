@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU8;
 use super::context::{Exit, JitContext, Turn, WAVES};
 use super::{asm, emit, generator, memory};
 use crate::code::Waves;
+use crate::engine::Effort;
 use crate::env::Env;
 use crate::facts::Fact;
 use crate::level::Level;
@@ -64,6 +65,8 @@ pub(crate) enum Left {
     Flow(Flow, usize),
     /// The interpreter continues at this step.
     Interpret(usize),
+    /// The same, since lanes are inactive.
+    Lanes(usize),
     /// The control asks the wave to stop.
     Interrupted(usize),
     /// The quantum is over.
@@ -94,6 +97,7 @@ pub(crate) fn generate(
     level: Level,
     mode: u32,
     items: Option<Fact>,
+    effort: Effort,
 ) -> Option<Generated> {
     if !can_generate(program, level) {
         tracing::debug!(
@@ -104,7 +108,7 @@ pub(crate) fn generate(
         return None;
     }
     let wide = if level == Level::Avx512 { generator::Wide::Z } else { generator::Wide::Y };
-    let (finished, places) = match emit::Emitter::new(program, wide, mode, items).emit() {
+    let (finished, places) = match emit::Emitter::new(program, wide, mode, items, effort).emit() {
         Ok(done) => done,
         Err(error) => {
             tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
@@ -112,7 +116,7 @@ pub(crate) fn generate(
         }
     };
     tracing::debug!(
-        "{} steps at {:#x} became {} bytes",
+        "{} steps at {:#x} became {} bytes of {effort:?} code",
         program.steps.len(),
         program.entry.0,
         finished.code.len()
@@ -316,6 +320,7 @@ impl Activation<'_> {
         let step = result as u32 as usize;
         match (result >> 32) as u32 {
             x if x == Exit::Leave as u32 => Left::Interpret(step),
+            x if x == Exit::Lanes as u32 => Left::Lanes(step),
             x if x == Exit::Interrupted as u32 => Left::Interrupted(step),
             x if x == Exit::Quantum as u32 => Left::Quantum(step),
             x if x == Exit::Round as u32 => Left::Round,

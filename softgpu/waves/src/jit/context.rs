@@ -26,6 +26,8 @@ pub(super) enum Exit {
     Round = 103,
     /// The current wave is ready, and its PC is in place; it has no code to go on at, or the control asks it to stop.
     Switched = 104,
+    /// Lanes are inactive: quick code has nothing for them, and the interpreter continues at the step.
+    Lanes = 105,
 }
 
 /// Most waves of a workgroup that generated code goes round. Those of a workgroup of 1,024 work-items are half as many.

@@ -23,6 +23,7 @@ use super::matrix::Factors;
 use super::regs::Spill;
 use super::scalar;
 use super::transfer::Checks;
+use crate::engine::Effort;
 use crate::facts::Fact;
 use crate::predecoded::Predecoded;
 use crate::wave::WaveStatus;
@@ -48,6 +49,7 @@ pub(super) struct Emitter<'a> {
     pub(super) leaving: Vec<(Label, Exit)>,
     /// First step of the block being emitted.
     pub(super) first: usize,
+    pub(super) effort: Effort,
     /// What is known at the head of every block.
     pub(super) heads: Vec<Option<Facts>>,
     /// What is known where code is being emitted, whatever lanes are active.
@@ -62,7 +64,13 @@ pub(super) struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     /// For waves that start with work-items' numbers as `items` says; any wave if it says nothing.
-    pub(super) fn new(program: &'a Predecoded, wide: Wide, mode: u32, items: Option<Fact>) -> Emitter<'a> {
+    pub(super) fn new(
+        program: &'a Predecoded,
+        wide: Wide,
+        mode: u32,
+        items: Option<Fact>,
+        effort: Effort,
+    ) -> Emitter<'a> {
         let mut g = Gen::new(wide, program.shape);
         let leaders = flow::leaders(program);
         let heads = items.map(|items| analysis::heads(program, &leaders, items)).unwrap_or_default();
@@ -85,6 +93,7 @@ impl<'a> Emitter<'a> {
             switch,
             leaving: Vec::new(),
             first: 0,
+            effort,
             heads,
             facts: None,
             factors: Factors::default(),
@@ -191,7 +200,7 @@ impl<'a> Emitter<'a> {
             let progressions = self.progressions(n, from, to);
             let units = flow::units(self.program, from, to, self.g.wide, self.floats, &progressions);
             self.find_unread_scc(&units);
-            if after == k + 1 {
+            if after == k + 1 && !self.is_quick() {
                 if self.resident_loop(first, end, &units) {
                     return;
                 }
@@ -200,7 +209,9 @@ impl<'a> Emitter<'a> {
             if n > k {
                 links.push(Link::Head(n));
             }
-            for unit in units {
+            let tests = self.lane_tests(&units);
+            for (unit, test) in units.into_iter().zip(tests) {
+                links.extend(test.map(Link::Test));
                 let item = match &unit {
                     Unit::One(item) => *item,
                     Unit::Lanes(items) => {
@@ -255,7 +266,9 @@ impl<'a> Emitter<'a> {
             if writes && is_overwritten && is_scalar {
                 self.unread_scc.push(item.index);
             }
-            let stays = item.lane().is_some() || is_scalar && self.is_inline(item);
+            let is_inline = item.lane().is_some() || is_scalar && self.is_inline(item);
+            // Behind a change of EXEC quick code may be left.
+            let stays = is_inline && !(self.is_quick() && item.touch.writes_exec());
             is_overwritten = stays && !reads && (writes || is_overwritten);
         }
         self.unread_scc[known..].reverse();

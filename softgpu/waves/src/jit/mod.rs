@@ -15,7 +15,7 @@
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
 //! switch     from wave to wave of a workgroup
 //! exits      calls of handlers, exits               dpp, dpp_avx2: permuted lanes
-//! copies, unrolled: several turns of a loop as one
+//! copies, unrolled: several turns of a loop as one  quick    for all lanes only
 //! progressions, steady, first_lanes: addresses by the first lane
 //! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
@@ -60,6 +60,7 @@ mod permute_rows;
 mod piecewise;
 mod products;
 mod progressions;
+mod quick;
 mod region;
 mod regs;
 mod resident;

@@ -40,7 +40,7 @@ impl Emitter<'_> {
     /// A load or store within a region.
     pub(super) fn transfer(&mut self, item: &Item, t: &Transfer, masked: bool) {
         let index = item.index;
-        if !masked {
+        if !masked && !self.is_left_to_handler(index, t) {
             let (mut slow, checks) = (self.slow(index), self.checks);
             slow.dirty = self.g.transfer(&self.program.steps[index], t, &checks, slow.label);
             return self.goes_on(slow);
@@ -51,7 +51,9 @@ impl Emitter<'_> {
         let (label, count) = (self.g.asm.label(), self.ordinal(index) - self.ordinal(self.first) + 1);
         self.g.asm.jump(Code::Jne_rel32_64, label);
         self.cold.push(Cold::Flow { label, count, step: index });
-        self.g.load_exec_masks();
+        if masked {
+            self.g.load_exec_masks();
+        }
         self.g.regs.forget_constants();
     }
 
@@ -123,7 +125,7 @@ impl Emitter<'_> {
     fn runs(&mut self, units: &[Unit]) -> Vec<Range<usize>> {
         let begins = |unit: &Unit| matches!(unit, Unit::One(item) if item.is_transfer());
         let mut runs: Vec<Range<usize>> = Vec::new();
-        if self.facts.is_none() || !units.iter().any(begins) {
+        if self.is_quick() || self.facts.is_none() || !units.iter().any(begins) {
             return runs;
         }
         let facts = self.facts.clone();
@@ -167,6 +169,10 @@ impl Emitter<'_> {
                 }
             }
             return;
+        }
+        if self.is_quick() {
+            // All lanes are active, which was looked at.
+            return self.variant(&micros, false);
         }
         if self.g.wide == Wide::Z && !transfers && lanes <= FEW * self.g.pieces() {
             self.variant(&self.micros(units, true), true);

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::engine::Effort;
 use crate::facts::Fact;
 use crate::level::Level;
 use crate::predecoded::Predecoded;
@@ -22,7 +23,13 @@ impl Key {
     pub(crate) const BYTES: usize = 32;
 
     /// Of the code for `program` with these properties.
-    pub(crate) fn new(program: &Predecoded, level: Level, mode: u32, items: Option<Fact>) -> Key {
+    pub(crate) fn new(
+        program: &Predecoded,
+        level: Level,
+        mode: u32,
+        items: Option<Fact>,
+        effort: Effort,
+    ) -> Key {
         let mut hasher = blake3::Hasher::new();
         for text in [GENERATOR, softgpu_isa::VERSION, level.name()] {
             number(&mut hasher, text.len() as u64);
@@ -33,6 +40,7 @@ impl Key {
             number(&mut hasher, place as u64);
         }
         number(&mut hasher, mode.into());
+        number(&mut hasher, (effort == Effort::Full).into());
         let Fact { stride, width, align, bits, repeats } = items.unwrap_or(Fact::NOTHING);
         for value in [items.is_some().into(), stride, width.into(), align.into(), bits.into(), repeats.into()]
         {

@@ -9,6 +9,7 @@ use iced_x86::{CpuidFeature, Decoder, DecoderOptions};
 
 use super::random::{self, Random};
 use super::{INLINE, Place};
+use crate::engine::Effort;
 use crate::facts::Fact;
 use crate::jit::emit::Emitter;
 use crate::jit::generator::Wide;
@@ -45,9 +46,12 @@ fn beyond(
     let shape = Shape { halves: 1, vgprs: random::VGPRS as usize };
     let program = cache.get(&map, Level::Baseline, shape, place.at);
     let mut decoded = Vec::new();
-    for items in [None, Fact::of_items([256, 1, 1], u32::MAX)] {
-        // Every program can have code: no form of an operation needs more registers than there are.
-        let emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
+    let items = Fact::of_items([256, 1, 1], u32::MAX);
+    let wanted = [(None, Effort::Full), (items, Effort::Full), (items, Effort::Quick)];
+    for (items, effort) in wanted {
+        // Every program can have code: no form of an operation needs more registers than there are, and quick code is left between
+        // instructions.
+        let emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items, effort);
         let (finished, _) = emitter.emit().expect("generated code");
         decoded.extend(Decoder::with_ip(64, &finished.code, 0, DecoderOptions::NONE));
     }

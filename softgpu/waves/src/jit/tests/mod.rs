@@ -23,7 +23,7 @@ use softgpu_isa::{Op, decode};
 
 use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
-use crate::engine::Engine;
+use crate::engine::{Effort, Engine};
 use crate::env::{Env, Hot, Identity, Lds};
 use crate::facts::Fact;
 use crate::interp::{interpret_wave, run_waves};
@@ -172,9 +172,9 @@ fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> Left {
 }
 
 /// Stops a wave at random: the interpreter at any instruction, generated code where it can stop, alternately.
-fn take_turns(place: &Place, w: &mut Wave, level: Level, seed: u64) -> Left {
+fn take_turns(place: &Place, w: &mut Wave, level: Level, engine: Engine, seed: u64) -> Left {
     let r = std::cell::RefCell::new(Random(seed | 1));
-    session(place, w, level, Engine::Jit, |w, env, code| {
+    session(place, w, level, engine, |w, env, code| {
         loop {
             let stop = if r.borrow_mut().chance(2) {
                 let control = Control::new();
@@ -244,11 +244,19 @@ fn compare_from(place: &Place, words: &[u32], mut start: Wave, seed: u64) -> Res
     for level in [Level::Avx2, Level::Avx512].into_iter().filter(|&l| l <= Level::best()) {
         let mut got = start.clone();
         let other = execute(place, &mut got, level, Engine::Jit);
+        let mut got_quickly = start.clone();
+        let quick = execute(place, &mut got_quickly, level, Engine::Quick);
         let mut turns = start.clone();
-        let by_turns = take_turns(place, &mut turns, level, seed);
+        let engine = if seed & 4 == 0 { Engine::Jit } else { Engine::Quick };
+        let by_turns = take_turns(place, &mut turns, level, engine, seed);
         // Instructions that predecode drops are not counted when the interpreter stops next to them.
         let by_turns = (by_turns.0, stop.1, by_turns.2, by_turns.3);
-        for (way, got, other) in [("generated", &got, &other), ("by turns", &turns, &by_turns)] {
+        let ways = [
+            ("generated", &got, &other),
+            ("generated quickly", &got_quickly, &quick),
+            ("by turns", &turns, &by_turns),
+        ];
+        for (way, got, other) in ways {
             if let Some(what) = disagreement((&want, &stop), (got, other)) {
                 let line: Vec<String> = words.iter().map(|w| format!("{w:08x}")).collect();
                 return Err(format!(
@@ -308,7 +316,7 @@ fn each_block_with(
     let shape = Shape { halves: 1, vgprs };
     let program = cache.get(&map, Level::Baseline, shape, place.at);
     let items = Fact::of_items([256, 1, 1], u32::MAX);
-    let mut emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
+    let mut emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items, Effort::Full);
     let blocks: Vec<usize> = emitter.leaders.iter().copied().chain([program.steps.len()]).collect();
     for (k, range) in blocks.windows(2).enumerate() {
         emitter.enter(k);

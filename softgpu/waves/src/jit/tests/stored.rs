@@ -9,7 +9,7 @@ use super::random::Random;
 use super::{Left, Place, disagreement, random, session_in, wave};
 use crate::code::{WaveStop, Waves};
 use crate::control::Control;
-use crate::engine::Engine;
+use crate::engine::{Effort, Engine};
 use crate::facts::Fact;
 use crate::interp::{interpret_wave, run_waves};
 use crate::level::Level;
@@ -118,11 +118,14 @@ fn saved_code_is_used_before_any_would_be_generated_and_after_a_restore() {
 #[test]
 fn what_code_depends_on_is_in_its_key() {
     let place = Place::new();
-    let key = |words: &[u32], shape: Shape, level: Level, mode: u32, items: Option<Fact>| {
-        place.put(words);
-        let (cache, map) = (Cache::default(), place.vm.lock());
-        Key::new(&cache.get(&map, level.min(Level::best()), shape, place.at), level, mode, items)
-    };
+    let key_of =
+        |words: &[u32], shape: Shape, level: Level, mode: u32, items: Option<Fact>, effort: Effort| {
+            place.put(words);
+            let (cache, map) = (Cache::default(), place.vm.lock());
+            Key::new(&cache.get(&map, level.min(Level::best()), shape, place.at), level, mode, items, effort)
+        };
+    let key =
+        |words: &[u32], shape, level, mode, items| key_of(words, shape, level, mode, items, Effort::Full);
     let shape = Shape { halves: 1, vgprs: 8 };
     let items = Fact::of_items([256, 1, 1], u32::MAX);
     let mut other = LOOP;
@@ -137,6 +140,7 @@ fn what_code_depends_on_is_in_its_key() {
         key(&LOOP, shape, Level::Avx2, 0xF0, items),
         key(&LOOP, shape, Level::Avx2, 0xF0, Fact::of_items([16, 16, 1], u32::MAX)),
         key(&LOOP, shape, Level::Avx2, 0xF0, Some(Fact::NOTHING)),
+        key_of(&LOOP, shape, Level::Avx2, 0xF0, None, Effort::Quick),
     ];
     for (k, one) in keys.iter().enumerate() {
         assert!(keys[..k].iter().all(|other| other != one), "{k}");
