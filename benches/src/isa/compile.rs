@@ -11,11 +11,11 @@ use crate::figure::{Report, median, quantile};
 const ROUNDS: usize = 3;
 
 /// Milliseconds of CPU time for the code of a kernel, functions that it calls included.
-fn of_kernel(case: &softgpu_kernels::Case, size: WaveSize) -> Result<f64> {
+fn of_kernel(case: &softgpu_kernels::Case, size: WaveSize, engine: Engine) -> Result<f64> {
     let problem = (case.problem)(size);
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
-        let device = Device::with_engine(size, 1, Engine::Jit)?;
+        let device = Device::with_engine(size, 1, engine)?;
         let before = Compilation::so_far();
         softgpu_kernels::Engine::run(&device, &problem)?;
         times.push((Compilation::so_far().time - before.time).as_secs_f64() * 1e3);
@@ -25,10 +25,13 @@ fn of_kernel(case: &softgpu_kernels::Case, size: WaveSize) -> Result<f64> {
 
 /// The kernels of the catalogue.
 pub fn measure(report: &Report) -> Result<()> {
-    for (size, name) in [(WaveSize::W32, "catalogue, wave32"), (WaveSize::W64, "catalogue, wave64")] {
+    let quickly = |size| (size, Engine::Quick, "quick code");
+    let all = [WaveSize::W32, WaveSize::W64].map(|size| [(size, Engine::Jit, "full code"), quickly(size)]);
+    for (size, engine, code) in all.into_iter().flatten() {
+        let name = &format!("catalogue, wave{}, {code}", if size == WaveSize::W32 { 32 } else { 64 });
         let mut times = Vec::new();
         for case in cases() {
-            times.push((of_kernel(case, size).with_context(|| case.name)?, case.name));
+            times.push((of_kernel(case, size, engine).with_context(|| case.name)?, case.name));
         }
         times.sort_by(|a, b| b.0.total_cmp(&a.0));
         let all: Vec<f64> = times.iter().map(|(time, _)| *time).collect();

@@ -10,7 +10,7 @@ pub enum Engine {
     Interp,
     /// Generated code from a program's first wave on, where this CPU has AVX2 or more.
     Jit,
-    /// The same, but code that is generated quickly ([`Effort::Quick`]).
+    /// The same, but code that is generated quickly, for waves all of whose lanes are active.
     Quick,
     /// The interpreter until a program has executed enough instructions to be worth compiling, and while it is being compiled
     /// by another thread; then generated code, first the kind that is generated quickly.
