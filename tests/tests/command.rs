@@ -264,7 +264,7 @@ fn dispatch_chooses_the_engine() {
 fn dispatch_refuses_wishes_that_cannot_be_met() {
     let shell = Shell::new();
     for (line, said) in [
-        (format!("{STORE} --engine turbo"), "possible values: interp, jit, auto"),
+        (format!("{STORE} --engine turbo"), "possible values: interp, jit, quick, auto"),
         (format!("{STORE} --trace 0"), "0 is not in 1..=1000000"),
         (format!("{STORE} --trace many"), "invalid digit"),
         ("faults.co --kernel store --disassemble --stats".to_owned(), "--grid"),

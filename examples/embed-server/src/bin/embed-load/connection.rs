@@ -331,7 +331,7 @@ pub mod tests {
 
         let (target, _held) = nobody();
         assert_eq!(Connection::open(&target, soon()).unwrap_err(), Failure::Setback(Setback::Refused));
-        assert_eq!(Connection::open(&target, short).unwrap_err(), Failure::Late);
+        assert_eq!(Connection::open(&target, Instant::now()).unwrap_err(), Failure::Late);
         assert!("https://h:1".parse::<Target>().is_err() && "http://127.0.0.1".parse::<Target>().is_err());
     }
 }
